@@ -1,0 +1,31 @@
+// Identity of a cached kernel. The request key says what was asked for and needs no NVRTC; the compiler id says what made it.
+// Fields are labelled and length-prefixed, so that no two field lists hash the same bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace nq {
+
+struct KeyFields {
+    std::vector<std::pair<std::string, std::string>> fields;
+    void add(std::string label, std::string value) { fields.emplace_back(std::move(label), std::move(value)); }
+};
+
+using RequestKey = std::array<unsigned char, 16>;
+using CompilerId = std::array<unsigned char, 16>;
+
+RequestKey request_key(const KeyFields& fields);
+CompilerId compiler_id(const KeyFields& fields);
+std::array<unsigned char, 16> digest128(std::string_view bytes);  // XXH3-128, canonical (big-endian) byte order
+std::string hex(std::string_view bytes);
+template <std::size_t N>
+std::string hex(const std::array<unsigned char, N>& bytes) {
+    return hex(std::string_view(reinterpret_cast<const char*>(bytes.data()), N));
+}
+
+}  // namespace nq

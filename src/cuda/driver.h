@@ -1,0 +1,53 @@
+// libcuda, loaded at run time and never unloaded. One X-macro list names every function used, with the driver API version it
+// is asked for; entries resolve through cuGetProcAddress.
+#pragma once
+
+#include "problem/arch.h"
+#include "support/result.h"
+
+#include <memory>
+#include <string>
+
+#include <cuda.h>
+
+// X(name, version): version as cuGetProcAddress takes it.
+#define NQ_DRIVER_FUNCTIONS(X)              \
+    X(cuInit, 2000)                         \
+    X(cuDriverGetVersion, 2020)             \
+    X(cuDeviceGetCount, 2000)               \
+    X(cuDeviceGet, 2000)                    \
+    X(cuDeviceGetName, 2000)                \
+    X(cuDeviceGetAttribute, 2000)           \
+    X(cuCtxGetCurrent, 4000)                \
+    X(cuCtxPushCurrent, 4000)               \
+    X(cuCtxPopCurrent, 4000)                \
+    X(cuCtxGetDevice, 2000)                 \
+    X(cuStreamGetCtx, 9020)                 \
+    X(cuStreamIsCapturing, 10000)           \
+    X(cuThreadExchangeStreamCaptureMode, 10010) \
+    X(cuLibraryLoadData, 12000)             \
+    X(cuLibraryUnload, 12000)               \
+    X(cuLibraryGetKernel, 12000)            \
+    X(cuKernelGetFunction, 12000)           \
+    X(cuLaunchKernelEx, 11060)              \
+    X(cuGetErrorName, 6000)                 \
+    X(cuGetErrorString, 6000)
+
+namespace nq {
+
+struct Driver {
+#define NQ_DECLARE(name, version) decltype(&::name) name = nullptr;
+    NQ_DRIVER_FUNCTIONS(NQ_DECLARE)
+#undef NQ_DECLARE
+
+    std::string path;
+    int version = 0;  // cuDriverGetVersion: 13000
+
+    // "CUDA_ERROR_INVALID_VALUE: invalid argument", with what was being done in front.
+    Error error(CUresult result, const std::string& doing) const;
+};
+
+// explicit_path: the only place tried when not empty. Calls cuInit: the process has initialized CUDA from then on.
+Result<std::shared_ptr<const Driver>> load_driver(const std::string& explicit_path);
+
+}  // namespace nq

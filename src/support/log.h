@@ -1,0 +1,30 @@
+// One private logger a context: spdlog to the caller's callback, else to stderr.
+#pragma once
+
+#include <normquant/normquant.h>
+
+#include <memory>
+#include <string_view>
+
+namespace spdlog { class logger; }
+
+namespace nq {
+
+class Logger {
+public:
+    // callback NULL: stderr, prefixed "normquant: ".
+    Logger(nq_log_callback callback, void* payload, nq_log_level least);
+    ~Logger();
+    Logger(const Logger&) = delete;
+    Logger& operator=(const Logger&) = delete;
+
+    void debug(std::string_view text);
+    void info(std::string_view text);
+    void warn(std::string_view text);
+    void error(std::string_view text);
+
+private:
+    std::shared_ptr<spdlog::logger> logger_;
+};
+
+}  // namespace nq

@@ -1,0 +1,9 @@
+// main() of every test program, for Catch2 2 and 3. A test that cannot run here calls std::exit(77) after saying why.
+#if __has_include(<catch2/catch_session.hpp>)
+#include <catch2/catch_session.hpp>
+#else
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+#endif
+
+int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }

@@ -1,0 +1,20 @@
+# Compiler settings as one INTERFACE target, linked PRIVATE by everything built here.
+
+add_library(normquant_settings INTERFACE)
+target_compile_features(normquant_settings INTERFACE cxx_std_20)
+# -ffp-contract=off: the CPU reference's bits are defined operation by operation.
+target_compile_options(normquant_settings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>)
+if(NORMQUANT_WARNINGS_AS_ERRORS)
+  target_compile_options(normquant_settings INTERFACE -Werror)
+endif()
+if(NORMQUANT_SANITIZE)
+  target_compile_options(normquant_settings INTERFACE -fsanitize=${NORMQUANT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_link_options(normquant_settings INTERFACE -fsanitize=${NORMQUANT_SANITIZE})
+endif()
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
