@@ -30,6 +30,21 @@
     X(cuLibraryGetKernel, 12000)            \
     X(cuKernelGetFunction, 12000)           \
     X(cuLaunchKernelEx, 11060)              \
+    X(cuDeviceTotalMem, 3020)               \
+    X(cuDevicePrimaryCtxRetain, 7000)       \
+    X(cuDevicePrimaryCtxRelease, 11000)     \
+    X(cuMemAlloc, 3020)                     \
+    X(cuMemFree, 3020)                      \
+    X(cuMemcpyHtoD, 3020)                   \
+    X(cuMemcpyDtoH, 3020)                   \
+    X(cuStreamCreate, 2000)                 \
+    X(cuStreamDestroy, 4000)                \
+    X(cuStreamSynchronize, 2000)            \
+    X(cuEventCreate, 2000)                  \
+    X(cuEventDestroy, 4000)                 \
+    X(cuEventRecord, 2000)                  \
+    X(cuEventSynchronize, 2000)             \
+    X(cuEventElapsedTime, 2000)             \
     X(cuGetErrorName, 6000)                 \
     X(cuGetErrorString, 6000)
 
