@@ -1,1 +1,1 @@
-set(sources)
+set(sources arch.cpp problem.cpp)

@@ -12,7 +12,7 @@ namespace nq {
 struct Error {
     nq_status status = NQ_ERR_INTERNAL;
     std::string message;
-    std::string detail;  // NVRTC log; empty when there is nothing to add
+    std::string detail = {};  // NVRTC log; empty when there is nothing to add
 };
 
 template <class T>
