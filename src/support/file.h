@@ -1,4 +1,5 @@
-// Every system call the cache makes, behind one table, so that tests can make each of them fail. Thin: errno is the error.
+// Every system call the cache makes, behind one table, so that tests can make each of them fail. Thin: errno is the
+// error.
 #pragma once
 
 #include <dirent.h>
@@ -21,6 +22,9 @@ struct FileOps {
     int (*mkdir)(const char* path, mode_t mode);
     int (*rename)(const char* from, const char* to);
     int (*unlink)(const char* path);
+    DIR* (*opendir)(const char* path);
+    struct dirent* (*readdir)(DIR* directory);
+    int (*closedir)(DIR* directory);
 };
 
 const FileOps& system_files();

@@ -1,4 +1,5 @@
-// One private logger a context: spdlog to the caller's callback, else to stderr.
+// One private logger a context: spdlog to the caller's callback, else to stderr. Never in spdlog's global registry,
+// which belongs to the program that loads us.
 #pragma once
 
 #include <normquant/normquant.h>
@@ -6,13 +7,15 @@
 #include <memory>
 #include <string_view>
 
-namespace spdlog { class logger; }
+namespace spdlog {
+class logger;
+}
 
 namespace nq {
 
 class Logger {
 public:
-    // callback NULL: stderr, prefixed "normquant: ".
+    // callback NULL: stderr, a line "normquant: warning: text" each.
     Logger(nq_log_callback callback, void* payload, nq_log_level least);
     ~Logger();
     Logger(const Logger&) = delete;

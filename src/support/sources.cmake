@@ -1,1 +1,1 @@
-set(sources)
+set(sources environment.cpp file.cpp log.cpp)
