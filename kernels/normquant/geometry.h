@@ -1,1 +1,70 @@
+// Pure arithmetic of the fixed summation tree and of the threads that walk it. Shared by host, device and tests.
+//
+// A row of G = hidden/16 granules is summed over T0 columns of 8 lanes. Granule g lies in column g mod T0, round g div T0;
+// its two 8-element vectors belong to the lanes 8*column + 2*(round mod 4) and the next one. N threads divide the 8*T0 lanes
+// evenly and in order, so every N adds the same numbers in the same order.
 #pragma once
+
+#include <normquant/types.cuh>
+
+namespace normquant {
+
+NQ_CONSTEXPR u32 ceil_div(u32 a, u32 b) { return (a + b - 1) / b; }
+
+// T0: of the powers of two T <= 256 with 3 <= ceil(G/T) <= 8 the one with the smallest T*ceil(G/T), the largest among equals.
+NQ_CONSTEXPR u32 tree_threads(u32 hidden) {
+    const u32 granules = hidden / kGranule;
+    if (granules < 3) return 1;
+    if (granules > 2048) return 256;
+    u32 best = 0;
+    for (u32 t = 1; t <= 256; t *= 2) {
+        const u32 rounds = ceil_div(granules, t);
+        if (rounds < 3 || rounds > 8) continue;
+        if (best == 0 || t * rounds <= best * ceil_div(granules, best)) best = t;
+    }
+    return best;
+}
+
+// Rounds of granules in a column.
+NQ_CONSTEXPR u32 column_rounds(u32 hidden) { return ceil_div(hidden / kGranule, tree_threads(hidden)); }
+
+// Threads a row: T0, 2*T0, 4*T0 own whole granules; 8*T0 own half a granule each. One block holds the row.
+// With T0 = 1 it takes 4 threads for the two granules of a 32-element block to lie in different threads, as everywhere else.
+NQ_CONSTEXPR bool threads_per_row_valid(u32 hidden, u32 threads) {
+    const u32 t0 = tree_threads(hidden), least = t0 == 1 ? 4 : t0;
+    return threads >= least && threads <= 1024 && (threads == t0 || threads == 2 * t0 || threads == 4 * t0 || threads == 8 * t0);
+}
+
+NQ_CONSTEXPR bool half_granules(u32 hidden, u32 threads) { return threads == 8 * tree_threads(hidden); }
+
+// A thread's slots are the lane pairs it owns: granule round 4*turn + (first slot + slot) for each turn.
+NQ_CONSTEXPR u32 slots_per_thread(u32 hidden, u32 threads) {
+    return half_granules(hidden, threads) ? 1 : 4 * tree_threads(hidden) / threads;
+}
+// Turns of four rounds. A thread with all four slots needs no more slots in the first turn than there are rounds.
+NQ_CONSTEXPR u32 turns(u32 hidden) { return ceil_div(column_rounds(hidden), 4); }
+
+// Granules (or halves) a thread handles at most.
+NQ_CONSTEXPR u32 granules_per_thread(u32 hidden, u32 threads) {
+    const u32 slots = slots_per_thread(hidden, threads), rounds = column_rounds(hidden);
+    u32 most = 0;
+    for (u32 turn = 0; turn < turns(hidden); ++turn) {
+        const u32 left = rounds - 4 * turn;
+        most += left < slots ? left : slots;
+    }
+    return most;
+}
+
+// A packed granule takes 8 registers, half of one 4. What does not fit beside the rest of the kernel is read a second time.
+NQ_CONSTEXPR bool row_in_registers(u32 hidden, u32 threads) {
+    const u32 registers = granules_per_thread(hidden, threads) * (half_granules(hidden, threads) ? 4 : 8);
+    return registers <= (threads > 512 ? 16u : 64u);
+}
+
+// The two granules of a 32-element block lie in neighbouring columns (rounds, with one column): the xor distance of their threads.
+NQ_CONSTEXPR u32 block32_partner(u32 hidden, u32 threads) {
+    const u32 lanes_apart = tree_threads(hidden) == 1 ? 2 : 8;
+    return lanes_apart * threads / (8 * tree_threads(hidden));
+}
+
+}  // namespace normquant

@@ -1,1 +1,76 @@
+// Global memory: 128- and 256-bit read-only loads, FP4 and scale stores. Loads are volatile asm so that a row that is read twice is
+// read twice, and so that all loads of a thread are issued before their first use, in the order written.
 #pragma once
+
+#include <normquant/intrinsics.cuh>
+
+namespace normquant {
+
+#if defined(__CUDACC_RTC__)
+
+NQ_DEVICE void load_128(u32* d, const void* address) {
+    asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "l"(address));
+}
+NQ_DEVICE void load_256(u32* d, const void* address) {
+    asm volatile("ld.global.nc.v8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7])
+                 : "l"(address));
+}
+NQ_DEVICE float load_float(const float* address) {
+    float d;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(d) : "l"(address));
+    return d;
+}
+NQ_DEVICE void store_64(void* address, u32 a, u32 b) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(a), "r"(b) : "memory");
+}
+NQ_DEVICE void store_32(void* address, u32 v) { asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(v) : "memory"); }
+NQ_DEVICE void store_8(void* address, u32 v) { asm volatile("st.global.b8 [%0], %1;" ::"l"(address), "r"(v) : "memory"); }
+
+#else
+
+// Typed accesses, so that UBSan checks the alignment the instruction needs.
+struct alignas(16) Chunk128 { u32 words[4]; };
+struct alignas(32) Chunk256 { u32 words[8]; };
+struct alignas(8) Chunk64 { u32 words[2]; };
+
+NQ_DEVICE void load_128(u32* d, const void* address) {
+    const Chunk128 chunk = *static_cast<const Chunk128*>(address);
+    for (u32 i = 0; i < 4; ++i) d[i] = chunk.words[i];
+}
+NQ_DEVICE void load_256(u32* d, const void* address) {
+    const Chunk256 chunk = *static_cast<const Chunk256*>(address);
+    for (u32 i = 0; i < 8; ++i) d[i] = chunk.words[i];
+}
+NQ_DEVICE float load_float(const float* address) { return *address; }
+NQ_DEVICE void store_64(void* address, u32 a, u32 b) { *static_cast<Chunk64*>(address) = {{a, b}}; }
+NQ_DEVICE void store_32(void* address, u32 v) { *static_cast<u32*>(address) = v; }
+NQ_DEVICE void store_8(void* address, u32 v) { *static_cast<u8*>(address) = static_cast<u8>(v); }
+
+#endif
+
+NQ_DEVICE const void* byte_offset(const void* base, i64 bytes) { return static_cast<const u8*>(base) + bytes; }
+NQ_DEVICE void* byte_offset(void* base, i64 bytes) { return static_cast<u8*>(base) + bytes; }
+
+// kWords words (4 or 8 of 16-bit elements, up to 16 of fp32) from a 16-byte aligned address.
+template <u32 kWords, class Config>
+NQ_DEVICE void load_words(const Config& config, u32* d, const void* address) {
+    if (config.load_bytes == 32 && kWords % 8 == 0) {
+        NQ_UNROLL
+        for (u32 i = 0; i < kWords; i += 8) load_256(d + i, byte_offset(address, 4 * i));
+    } else {
+        NQ_UNROLL
+        for (u32 i = 0; i < kWords; i += 4) load_128(d + i, byte_offset(address, 4 * i));
+    }
+}
+
+// Element i of packed 16-bit values.
+NQ_DEVICE float unpack(u32 dtype, const u32* words, u32 i) {
+    const u32 word = words[i / 2];
+    if (dtype == kBf16) return as_float(i % 2 ? word & 0xffff0000u : word << 16);
+    return half_to_float(i % 2 ? word >> 16 : word & 0xffffu);
+}
+
+}  // namespace normquant

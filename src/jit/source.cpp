@@ -1,0 +1,55 @@
+#include "jit/source.h"
+
+#include <normquant/geometry.h>
+#include <normquant/params.h>
+
+#include <fmt/format.h>
+
+namespace nq {
+
+std::string render_source(const Problem& problem, const Plan& plan, const Arch& arch) {
+    const ArchFeatures feature = features(arch);
+    const std::uint32_t hidden = problem.hidden, threads = plan.threads_per_row;
+    const bool held = normquant::row_in_registers(hidden, threads);
+    const std::uint32_t elements = normquant::half_granules(hidden, threads) ? 8 : 16;
+    const std::uint32_t slots = normquant::slots_per_thread(hidden, threads), turns = normquant::turns(hidden);
+    const normquant::Fp4Path path = feature.fp4_convert  ? normquant::kFp4Native
+                                    : feature.u16x2_min ? normquant::kFp4Packed
+                                                        : normquant::kFp4Scalar;
+    return fmt::format(
+        R"(// {problem}
+// {plan} {arch}
+#include <normquant/rmsnorm_fp4.cuh>
+
+namespace normquant {{
+struct Config {{
+    static constexpr u32 hidden = {hidden}, dtype = {dtype}, weight_dtype = {weight}, block_size = {block}, scale_format = {format};
+    static constexpr bool swizzled = {swizzled};
+    static constexpr u32 threads_per_row = {threads}, load_bytes = {load};
+    static constexpr u32 fp4_path = {path};
+    static constexpr bool native_e4m3 = {native_e4m3};
+    static constexpr u32 kElements = {elements}, kPieces = {pieces}, kLanes = {lanes}, kTurnUnroll = {unroll};
+}};
+// The host planned with these; both sides compute them from the same header.
+static_assert(tree_threads(Config::hidden) == {tree} && row_in_registers(Config::hidden, Config::threads_per_row) == {held}, "");
+static_assert(threads_per_row_valid(Config::hidden, Config::threads_per_row) && sizeof(Params) == {params}, "");
+}}
+
+extern "C" __global__ void __launch_bounds__({block_threads}) {entry}(const __grid_constant__ normquant::Params params) {{
+    normquant::rmsnorm_fp4(normquant::Config{{}}, normquant::Block{{}}, params);
+}}
+)",
+        fmt::arg("problem", canonical_text(problem)), fmt::arg("plan", canonical_text(plan)), fmt::arg("arch", arch.name()),
+        fmt::arg("hidden", hidden), fmt::arg("dtype", static_cast<std::uint32_t>(problem.dtype)),
+        fmt::arg("weight", static_cast<std::uint32_t>(problem.weight_dtype)), fmt::arg("block", problem.block_size),
+        fmt::arg("format", static_cast<std::uint32_t>(problem.scale_format)),
+        fmt::arg("swizzled", problem.scale_layout == ScaleLayout::swizzled), fmt::arg("threads", threads),
+        fmt::arg("load", plan.load_bytes), fmt::arg("path", static_cast<std::uint32_t>(path)),
+        fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("elements", elements),
+        fmt::arg("pieces", held ? turns * slots : 1), fmt::arg("lanes", slots * elements / 8),
+        fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)), fmt::arg("held", held),
+        fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
+        fmt::arg("entry", kKernelEntry));
+}
+
+}  // namespace nq
