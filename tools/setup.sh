@@ -1,0 +1,147 @@
+# shellcheck shell=bash
+# Sourced by quickstart.sh and test.sh, in the repository root: installs what the build needs and finds CUDA. Says what it does.
+#
+#   NORMQUANT_CUDA=auto|wheels|DIR   a CUDA Toolkit >= 12.8 if one is found, else wheels (the default); always the wheels; this one
+
+readonly CUDA_MIN=12080
+# cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC. Nothing else of the toolkit is needed.
+readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96)
+readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
+readonly LIBRARIES=(libfmt-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2)
+
+say() { printf '==> %s\n' "$*"; }
+
+fail() {
+    printf 'error: %s\nremedy: %s\n' "$1" "$2" >&2
+    exit 1
+}
+
+as_root() {
+    if [[ $(id -u) == 0 ]]; then
+        "$@"
+    elif [[ -t 0 ]]; then
+        sudo "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+# apt_install PACKAGE...
+apt_install() {
+    local remedy="as root: apt-get update && apt-get install -y --no-install-recommends $*"
+    command -v apt-get >/dev/null || fail "missing, and there is no apt-get to install it: $*" \
+        "install what your system calls these Debian packages, then run this again"
+    [[ $(id -u) == 0 ]] || command -v sudo >/dev/null || fail "missing, and neither root nor sudo to install it: $*" "$remedy"
+    say "installing $*"
+    # A broken list of some unrelated source must not stop us: if a package is really out of reach, the install says so.
+    as_root apt-get -qq update || say "apt-get update failed (see above); trying with the lists at hand"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" >/dev/null ||
+        fail "apt-get could not install $*" "$remedy"
+}
+
+package_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+install_packages() {
+    local missing=() entry
+    for entry in "${COMMANDS[@]}"; do
+        command -v "${entry%%:*}" >/dev/null || missing+=("${entry#*:}")
+    done
+    if command -v dpkg-query >/dev/null; then
+        for entry in "${LIBRARIES[@]}"; do
+            package_installed "$entry" || missing+=("$entry")
+        done
+    else
+        say "no Debian system: expecting the headers of ${LIBRARIES[*]} to be installed; CMake names what is not"
+    fi
+    if ((${#missing[@]})); then
+        apt_install "${missing[@]}"
+    else
+        say "packages: all there"
+    fi
+}
+
+# find_nvrtc DIR: prints the path of DIR's libnvrtc
+find_nvrtc() {
+    local file
+    for file in "$1"/{lib64,lib,targets/*/lib,lib/*-linux-gnu}/libnvrtc.so.[0-9]*; do
+        if [[ -e $file ]]; then
+            printf '%s\n' "$file"
+            return
+        fi
+    done
+    return 1
+}
+
+cuda_version() { sed -n 's/^#define CUDA_VERSION \([0-9]*\).*/\1/p' "$1/include/cuda.h" 2>/dev/null; }
+
+# usable_cuda DIR: it has cuda.h of 12.8 or newer, nvrtc.h and libnvrtc
+usable_cuda() {
+    local version
+    version=$(cuda_version "$1") && [[ -n $version && $version -ge $CUDA_MIN && -e $1/include/nvrtc.h ]] && find_nvrtc "$1" >/dev/null
+}
+
+find_toolkit() {
+    local dir
+    for dir in "${CUDAToolkit_ROOT:-}" "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-* /opt/cuda /usr; do
+        if [[ -n $dir ]] && usable_cuda "$dir"; then
+            printf '%s\n' "$dir"
+            return
+        fi
+    done
+    return 1
+}
+
+# python3 with pip; the first python3 on the PATH may be one without
+find_pip() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        if "$python" -m pip --version >/dev/null 2>&1; then
+            printf '%s\n' "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+# fetch_wheels DIR: DIR appears only when it is complete
+fetch_wheels() {
+    local python
+    python=$(find_pip) || { apt_install python3-pip && python=$(find_pip); } || fail "python3 has no pip" "install python3-pip"
+    say "fetching ${CUDA_WHEELS[*]} from PyPI into $1 (90 MB)"
+    rm -rf "$1.partial"
+    mkdir -p "$(dirname "$1")"
+    PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --no-deps --only-binary=:all: --no-compile --target "$1.partial" "${CUDA_WHEELS[@]}" ||
+        fail "pip could not fetch ${CUDA_WHEELS[*]}" "check the network, or install a CUDA Toolkit >= 12.8 and set NORMQUANT_CUDA to its folder"
+    rm -rf "$1"
+    mv "$1.partial" "$1"
+}
+
+# Exports CUDAToolkit_ROOT (headers, for CMake) and NORMQUANT_NVRTC (the library, for what is built; one that is set already stays).
+provide_cuda() {
+    local wheels=$PWD/build/cuda root
+    case ${NORMQUANT_CUDA:-auto} in
+    auto) root=$(find_toolkit) || root=$wheels/nvidia/cu13 ;;
+    wheels) root=$wheels/nvidia/cu13 ;;
+    *)
+        root=$NORMQUANT_CUDA
+        usable_cuda "$root" || fail "NORMQUANT_CUDA=$root has no cuda.h of CUDA >= 12.8, no nvrtc.h or no libnvrtc" \
+            "name the root of a CUDA Toolkit >= 12.8, or NORMQUANT_CUDA=wheels to fetch what is needed from PyPI"
+        ;;
+    esac
+    if [[ $root == "$wheels"/* ]] && ! usable_cuda "$root"; then
+        fetch_wheels "$wheels"
+        usable_cuda "$root" || fail "the wheels in $wheels hold no usable cuda.h, nvrtc.h and libnvrtc" "remove $wheels and run this again"
+    fi
+    export CUDAToolkit_ROOT=$root
+    export NORMQUANT_NVRTC=${NORMQUANT_NVRTC:-$(find_nvrtc "$root")}
+    say "CUDA: headers of $(cuda_version "$root") in $root, NVRTC $NORMQUANT_NVRTC"
+}
+
+# build PRESET
+build() {
+    say "building build/$1 with $(nproc) jobs"
+    # Found anew each time: CUDA may have moved since the last run.
+    cmake --preset "$1" -U 'NORMQUANT_*_INCLUDE' >/dev/null ||
+        fail "CMake could not configure (see above)" "install what it names; if the build folder is of another checkout, remove build/$1"
+    cmake --build --preset "$1" -j "$(nproc)" || fail "the build failed (see above)" "mend what the compiler names and run this again"
+}
