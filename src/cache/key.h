@@ -1,9 +1,11 @@
-// Identity of a cached kernel. The request key says what was asked for and needs no NVRTC; the compiler id says what made it.
-// Fields are labelled and length-prefixed, so that no two field lists hash the same bytes.
+// Identity of a cached kernel. The request key says what was asked for and needs no NVRTC; the compiler id says what
+// made it. Fields are labelled and length-prefixed, so that no two field lists hash the same bytes.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,12 +18,18 @@ struct KeyFields {
     void add(std::string label, std::string value) { fields.emplace_back(std::move(label), std::move(value)); }
 };
 
-using RequestKey = std::array<unsigned char, 16>;
-using CompilerId = std::array<unsigned char, 16>;
+using Digest128 = std::array<unsigned char, 16>;
+using RequestKey = Digest128;
+using CompilerId = Digest128;
 
+// Order and repetition of fields matter.
 RequestKey request_key(const KeyFields& fields);
 CompilerId compiler_id(const KeyFields& fields);
-std::array<unsigned char, 16> digest128(std::string_view bytes);  // XXH3-128, canonical (big-endian) byte order
+
+// XXH3-128 of the bytes, or of the parts one after the other, in canonical (big-endian) byte order.
+Digest128 digest128(std::string_view bytes);
+Digest128 digest128(std::initializer_list<std::string_view> parts);
+
 std::string hex(std::string_view bytes);
 template <std::size_t N>
 std::string hex(const std::array<unsigned char, N>& bytes) {

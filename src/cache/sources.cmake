@@ -1,1 +1,1 @@
-set(sources)
+set(sources entry.cpp key.cpp store.cpp)
