@@ -75,13 +75,9 @@ enum class ReadStatus { kRead, kAbsent, kBad, kFailed };
 
 struct FileContent {
     ReadStatus status = ReadStatus::kFailed;
-    std::string fault;    // when bad or failed
-    struct stat seen {};  // when has_seen
-    bool has_seen = false;
+    std::string fault;                // when bad or failed
+    std::optional<struct stat> seen;  // what was opened
     std::vector<unsigned char> bytes;
-};  // when has_seen
-bool has_seen = false;
-std::vector<unsigned char> bytes;
 };
 
 // Reads a regular file, and nothing else, without ever blocking: O_NONBLOCK is for a FIFO that nobody writes to.
@@ -107,10 +103,11 @@ FileContent read_regular(const FileOps& files, const std::string& path) {
                 return fail(ReadStatus::kFailed, failed("open", path, errno).message);
         }
     }
-    if (files.fstat(fd.get(), &out.seen) != 0) return fail(ReadStatus::kFailed, failed("fstat", path, errno).message);
-    out.has_seen = true;
-    if (!S_ISREG(out.seen.st_mode)) return fail(ReadStatus::kBad, "it is not a regular file");
-    const auto size = static_cast<std::uint64_t>(out.seen.st_size);
+    struct stat info {};
+    if (files.fstat(fd.get(), &info) != 0) return fail(ReadStatus::kFailed, failed("fstat", path, errno).message);
+    out.seen = info;
+    if (!S_ISREG(info.st_mode)) return fail(ReadStatus::kBad, "it is not a regular file");
+    const auto size = static_cast<std::uint64_t>(info.st_size);
     if (size > kMaxEntryBytes)
         return fail(ReadStatus::kBad, fmt::format("{} bytes, more than the limit of {}", size, kMaxEntryBytes));
 
@@ -231,8 +228,7 @@ std::optional<Entry> Store::load_any_compiler(const std::string& arch, const Req
 }
 
 std::optional<Entry> Store::load_file(const std::string& path, const std::string& arch, const RequestKey& key) {
-    FileContent file = read_regular(files_, path);
-    const struct stat* const seen = file.has_seen ? &file.seen : nullptr;
+    const FileContent file = read_regular(files_, path);
     switch (file.status) {
         case ReadStatus::kAbsent:
             return std::nullopt;
@@ -240,18 +236,18 @@ std::optional<Entry> Store::load_file(const std::string& path, const std::string
             warn_once(fmt::format("cache entry not read: {}", file.fault));
             return std::nullopt;
         case ReadStatus::kBad:
-            set_aside(path, arch, seen, file.fault);
+            set_aside(path, arch, file.seen, file.fault);
             return std::nullopt;
         case ReadStatus::kRead:
             break;
     }
     Result<Entry> entry = decode_entry(file.bytes.data(), file.bytes.size());
     if (!entry) {
-        set_aside(path, arch, seen, entry.error().message);
+        set_aside(path, arch, file.seen, entry.error().message);
         return std::nullopt;
     }
     if (entry->key != key || path_of(arch, entry->key, entry->compiler) != path) {
-        set_aside(path, arch, seen,
+        set_aside(path, arch, file.seen,
                   fmt::format("it holds key {} of compiler {}", hex(entry->key), hex(entry->compiler)));
         return std::nullopt;
     }
@@ -259,7 +255,7 @@ std::optional<Entry> Store::load_file(const std::string& path, const std::string
 }
 
 // seen: the file that was found wanting. Another process may have replaced it by a good one since.
-void Store::set_aside(const std::string& path, const std::string& arch, const struct stat* seen,
+void Store::set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
                       std::string_view fault) {
     bad_entries_.fetch_add(1, std::memory_order_relaxed);
     const auto report = [&](std::string_view what) {

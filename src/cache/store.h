@@ -64,7 +64,8 @@ private:
     bool usable(bool create);
     Outcome trust_of(const struct stat& root) const;
     std::optional<Entry> load_file(const std::string& path, const std::string& arch, const RequestKey& key);
-    void set_aside(const std::string& path, const std::string& arch, const struct stat* seen, std::string_view fault);
+    void set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
+                   std::string_view fault);
     Outcome write_new(const std::string& path, std::string_view bytes);
     Result<bool> make_directories(const std::string& path);
     void warn_once(const std::string& text);
