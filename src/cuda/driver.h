@@ -1,5 +1,5 @@
-// libcuda, loaded at run time and never unloaded. One X-macro list names every function used, with the driver API version it
-// is asked for; entries resolve through cuGetProcAddress.
+// libcuda, loaded at run time and never unloaded. One X-macro list names every function used, with the driver API
+// version it is asked for; entries resolve through cuGetProcAddress.
 #pragma once
 
 #include "problem/arch.h"
@@ -11,41 +11,42 @@
 #include <cuda.h>
 
 // X(name, version): version as cuGetProcAddress takes it.
-#define NQ_DRIVER_FUNCTIONS(X)              \
-    X(cuInit, 2000)                         \
-    X(cuDriverGetVersion, 2020)             \
-    X(cuDeviceGetCount, 2000)               \
-    X(cuDeviceGet, 2000)                    \
-    X(cuDeviceGetName, 2000)                \
-    X(cuDeviceGetAttribute, 2000)           \
-    X(cuCtxGetCurrent, 4000)                \
-    X(cuCtxPushCurrent, 4000)               \
-    X(cuCtxPopCurrent, 4000)                \
-    X(cuCtxGetDevice, 2000)                 \
-    X(cuStreamGetCtx, 9020)                 \
-    X(cuStreamIsCapturing, 10000)           \
+#define NQ_DRIVER_FUNCTIONS(X)                  \
+    X(cuInit, 2000)                             \
+    X(cuDriverGetVersion, 2020)                 \
+    X(cuDeviceGetCount, 2000)                   \
+    X(cuDeviceGet, 2000)                        \
+    X(cuDeviceGetName, 2000)                    \
+    X(cuDeviceGetAttribute, 2000)               \
+    X(cuCtxGetCurrent, 4000)                    \
+    X(cuCtxPushCurrent, 4000)                   \
+    X(cuCtxPopCurrent, 4000)                    \
+    X(cuCtxGetDevice, 2000)                     \
+    X(cuCtxGetId, 12000)                        \
+    X(cuStreamGetCtx, 9020)                     \
+    X(cuStreamIsCapturing, 10000)               \
     X(cuThreadExchangeStreamCaptureMode, 10010) \
-    X(cuLibraryLoadData, 12000)             \
-    X(cuLibraryUnload, 12000)               \
-    X(cuLibraryGetKernel, 12000)            \
-    X(cuKernelGetFunction, 12000)           \
-    X(cuLaunchKernelEx, 11060)              \
-    X(cuDeviceTotalMem, 3020)               \
-    X(cuDevicePrimaryCtxRetain, 7000)       \
-    X(cuDevicePrimaryCtxRelease, 11000)     \
-    X(cuMemAlloc, 3020)                     \
-    X(cuMemFree, 3020)                      \
-    X(cuMemcpyHtoD, 3020)                   \
-    X(cuMemcpyDtoH, 3020)                   \
-    X(cuStreamCreate, 2000)                 \
-    X(cuStreamDestroy, 4000)                \
-    X(cuStreamSynchronize, 2000)            \
-    X(cuEventCreate, 2000)                  \
-    X(cuEventDestroy, 4000)                 \
-    X(cuEventRecord, 2000)                  \
-    X(cuEventSynchronize, 2000)             \
-    X(cuEventElapsedTime, 2000)             \
-    X(cuGetErrorName, 6000)                 \
+    X(cuLibraryLoadData, 12000)                 \
+    X(cuLibraryUnload, 12000)                   \
+    X(cuLibraryGetKernel, 12000)                \
+    X(cuKernelGetFunction, 12000)               \
+    X(cuLaunchKernelEx, 11060)                  \
+    X(cuDeviceTotalMem, 3020)                   \
+    X(cuDevicePrimaryCtxRetain, 7000)           \
+    X(cuDevicePrimaryCtxRelease, 11000)         \
+    X(cuMemAlloc, 3020)                         \
+    X(cuMemFree, 3020)                          \
+    X(cuMemcpyHtoD, 3020)                       \
+    X(cuMemcpyDtoH, 3020)                       \
+    X(cuStreamCreate, 2000)                     \
+    X(cuStreamDestroy, 4000)                    \
+    X(cuStreamSynchronize, 2000)                \
+    X(cuEventCreate, 2000)                      \
+    X(cuEventDestroy, 4000)                     \
+    X(cuEventRecord, 2000)                      \
+    X(cuEventSynchronize, 2000)                 \
+    X(cuEventElapsedTime, 2000)                 \
+    X(cuGetErrorName, 6000)                     \
     X(cuGetErrorString, 6000)
 
 namespace nq {

@@ -1,1 +1,1 @@
-set(sources)
+set(sources driver.cpp library_file.cpp library_identity.cpp nvrtc.cpp)

@@ -1,1 +1,1 @@
-set(sources source.cpp)
+set(sources compile.cpp embedded.cpp source.cpp)

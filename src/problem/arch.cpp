@@ -83,6 +83,12 @@ ArchFeatures features(const Arch& arch) {
             .loads_256 = row->loads_256};
 }
 
+std::optional<NvrtcVersion> oldest_nvrtc(const Arch& target) {
+    const ArchRow* row = find(target.major, target.minor);
+    if (row == nullptr) return std::nullopt;
+    return target.suffix == 'f' ? std::max(row->since, kFamilyTargetsSince) : row->since;
+}
+
 bool runs_on(const Arch& target, ComputeCapability device) {
     if (target.major != device.major) return false;
     switch (target.suffix) {

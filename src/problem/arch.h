@@ -43,6 +43,9 @@ struct ArchFeatures {
 };
 ArchFeatures features(const Arch& arch);
 
+// The oldest NVRTC that compiles for the target; nullopt for a target that is not known.
+std::optional<NvrtcVersion> oldest_nvrtc(const Arch& target);
+
 // Does a cubin for `target` load on a device of this compute capability?
 bool runs_on(const Arch& target, ComputeCapability device);
 
