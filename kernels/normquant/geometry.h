@@ -61,6 +61,14 @@ NQ_CONSTEXPR bool row_in_registers(u32 hidden, u32 threads) {
     return registers <= (threads > 512 ? 16u : 64u);
 }
 
+// Blocks an SM should hold: bounds the registers a thread may use. 20 warps leave 96 of them, 12 warps 168; measured as the most
+// warps without spills for what a thread holds.
+NQ_CONSTEXPR u32 resident_blocks(u32 hidden, u32 threads, u32 block_threads) {
+    const u32 held = row_in_registers(hidden, threads) ? granules_per_thread(hidden, threads) : 1;
+    const u32 warps = held <= (half_granules(hidden, threads) ? 8u : 4u) ? 20 : 12;
+    return warps * 32 < block_threads ? 1 : warps * 32 / block_threads;
+}
+
 // The two granules of a 32-element block lie in neighbouring columns (rounds, with one column): the xor distance of their threads.
 NQ_CONSTEXPR u32 block32_partner(u32 hidden, u32 threads) {
     const u32 lanes_apart = tree_threads(hidden) == 1 ? 2 : 8;

@@ -19,7 +19,13 @@ NQ_DEVICE float as_float(u32 v) { return __uint_as_float(v); }
 NQ_DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
 NQ_DEVICE float mul(float a, float b) { return __fmul_rn(a, b); }
 NQ_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-NQ_DEVICE float reciprocal(float v) { return __frcp_rn(v); }
+// RN(1/v) for |v| in [2^-9, 448] whose last significant bits are 0: one Newton step from an estimate within an ulp rounds correctly
+// unless v's fraction is all ones (Markstein). __frcp_rn would carry a call for the operands that cannot occur.
+NQ_DEVICE float reciprocal(float v) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return __fmaf_rn(y, __fmaf_rn(-v, y, 1.0f), y);
+}
 NQ_DEVICE float reciprocal_sqrt(float v) { return __frsqrt_rn(v); }
 
 NQ_DEVICE float abs(float v) { float d; asm("abs.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }

@@ -23,6 +23,8 @@ NQ_DEVICE float load_float(const float* address) {
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(d) : "l"(address));
     return d;
 }
+// The value's origin is hidden from the compiler: what was derived from it before is computed again, not kept in registers.
+NQ_DEVICE void forget_origin(u32& v) { asm volatile("" : "+r"(v)); }
 NQ_DEVICE void store_64(void* address, u32 a, u32 b) {
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(a), "r"(b) : "memory");
 }
@@ -45,6 +47,7 @@ NQ_DEVICE void load_256(u32* d, const void* address) {
     for (u32 i = 0; i < 8; ++i) d[i] = chunk.words[i];
 }
 NQ_DEVICE float load_float(const float* address) { return *address; }
+NQ_DEVICE void forget_origin(u32&) {}
 NQ_DEVICE void store_64(void* address, u32 a, u32 b) { *static_cast<Chunk64*>(address) = {{a, b}}; }
 NQ_DEVICE void store_32(void* address, u32 v) { *static_cast<u32*>(address) = v; }
 NQ_DEVICE void store_8(void* address, u32 v) { *static_cast<u8*>(address) = static_cast<u8>(v); }

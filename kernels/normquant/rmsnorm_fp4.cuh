@@ -149,19 +149,20 @@ NQ_DEVICE void rmsnorm_fp4(const Config& config, const Block& block, const Param
             for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config.dtype, piece + 4 * v);
         }
     }
-    float sums[Config::kLanes];
-    const u32 lane_count = slots * (kElements / 8);
+    const u32 lane_count = slots * (kElements / 8);  // 8, 4, 2 or 1
+    float sums[8];
     NQ_UNROLL
-    for (u32 i = 0; i < lane_count; ++i) sums[i] = add(lanes[i].even, lanes[i].odd);
+    for (u32 i = 0; i < 8; ++i) sums[i] = i < lane_count ? add(lanes[i < lane_count ? i : 0].even, lanes[i < lane_count ? i : 0].odd) : 0.0f;
+    // Adjacent pairs until one is left.
     NQ_UNROLL
-    for (u32 step = 1; step < lane_count; step *= 2) {  // adjacent pairs until one is left
-        NQ_UNROLL
-        for (u32 i = 0; i < lane_count; i += 2 * step) sums[i] = add(sums[i], sums[i + step]);
-    }
+    for (u32 i = 0; i < 4; ++i) sums[i] = lane_count == 8 ? add(sums[2 * i], sums[2 * i + 1]) : sums[i];
+    NQ_UNROLL
+    for (u32 i = 0; i < 2; ++i) sums[i] = lane_count >= 4 ? add(sums[2 * i], sums[2 * i + 1]) : sums[i];
+    if (lane_count >= 2) sums[0] = add(sums[0], sums[1]);
     const float sum_of_squares = row_sum(config, block, sums[0]);
 
     // Normalization factor.
-    const float rstd = reciprocal_sqrt(fma(sum_of_squares, reciprocal(static_cast<float>(config.hidden)), params.eps));
+    const float rstd = reciprocal_sqrt(fma(sum_of_squares, 1.0f / static_cast<float>(config.hidden), params.eps));
     const float global_scale = config.scale_format == kE4m3 && params.global_scale ? load_float(params.global_scale) : 1.0f;
 
     // Block scales and codes.
@@ -177,6 +178,9 @@ NQ_DEVICE void rmsnorm_fp4(const Config& config, const Block& block, const Param
             const bool exists = live && walk.exists(config, turn, slot);
             u32* piece = x[held ? turn * slots + slot : 0];
             if (!held) load_piece(config, piece, x_row, element, exists);
+            // Without this the unpacked row, twice the size of the packed one, stays in registers from the first pass on.
+            NQ_UNROLL
+            for (u32 i = 0; i < kElements / 2; ++i) forget_origin(piece[i]);
 
             float p[kElements];
             float block_max = weigh(config, p, piece, params.weight, element, exists);

@@ -35,7 +35,7 @@ static_assert(tree_threads(Config::hidden) == {tree} && row_in_registers(Config:
 static_assert(threads_per_row_valid(Config::hidden, Config::threads_per_row) && sizeof(Params) == {params}, "");
 }}
 
-extern "C" __global__ void __launch_bounds__({block_threads}) {entry}(const __grid_constant__ normquant::Params params) {{
+extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry}(const __grid_constant__ normquant::Params params) {{
     normquant::rmsnorm_fp4(normquant::Config{{}}, normquant::Block{{}}, params);
 }}
 )",
@@ -49,6 +49,7 @@ extern "C" __global__ void __launch_bounds__({block_threads}) {entry}(const __gr
         fmt::arg("pieces", held ? turns * slots : 1), fmt::arg("lanes", slots * elements / 8),
         fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)), fmt::arg("held", held),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
+        fmt::arg("resident", normquant::resident_blocks(hidden, threads, plan.block_threads)),
         fmt::arg("entry", kKernelEntry));
 }
 
