@@ -1,1 +1,1 @@
-set(sources)
+set(sources numerics.cpp reference.cpp)
