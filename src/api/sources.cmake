@@ -1,1 +1,1 @@
-set(sources)
+set(sources api.cpp)

@@ -1,1 +1,1 @@
-set(sources)
+set(sources context.cpp cubin.cpp kernel.cpp launch.cpp precompile.cpp prepare.cpp tensors.cpp)

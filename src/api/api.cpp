@@ -1,0 +1,338 @@
+// The extern "C" boundary: NULL checks, struct sizes, and the way from Result to status and text. No logic of its own.
+#include "api/last_error.h"
+#include "jit/embedded.h"
+#include "plan/plan.h"
+#include "problem/arch.h"
+#include "problem/problem.h"
+#include "problem/struct_size.h"
+#include "reference/reference.h"
+#include "runtime/context.h"
+#include "runtime/launch.h"
+#include "runtime/precompile.h"
+#include "runtime/prepare.h"
+#include "runtime/tensors.h"
+
+#include <normquant/geometry.h>
+#include <normquant/normquant.h>
+#include <normquant/scale_layout.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace nq {
+
+LastError& last_error() {
+    thread_local LastError error;
+    return error;
+}
+
+namespace {
+
+// The handles are opaque: nq_context is a Context, nq_kernel a Kernel.
+nq_context* to_c(Context* context) { return reinterpret_cast<nq_context*>(context); }
+Context* from_c(nq_context* context) { return reinterpret_cast<Context*>(context); }
+const Context* from_c(const nq_context* context) { return reinterpret_cast<const Context*>(context); }
+nq_kernel* to_c(const Kernel* kernel) { return reinterpret_cast<nq_kernel*>(const_cast<Kernel*>(kernel)); }
+const Kernel* from_c(const nq_kernel* kernel) { return reinterpret_cast<const Kernel*>(kernel); }
+
+Error null_argument(const char* name) {
+    return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("{} is NULL; accepted: a valid pointer", name), {}};
+}
+
+Outcome check_rows(std::int64_t rows) {
+    if (rows >= 0 && rows <= kMaxRows) return Unit{};
+    return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("rows is {}; accepted: 0 to {}", rows, kMaxRows), {}};
+}
+
+HostTensors host_tensors(const Problem& problem, const nq_tensors& t) {
+    const auto or_hidden = [&](std::int64_t stride) { return stride != 0 ? stride : std::int64_t{problem.hidden}; };
+    HostTensors host;
+    host.rows = t.rows;
+    host.eps = t.eps;
+    host.keep_padding = (t.flags & NQ_TENSORS_KEEP_PADDING) != 0;
+    host.x = static_cast<const unsigned char*>(t.x);
+    host.x_stride = x_stride(problem, t);
+    host.weight = static_cast<const unsigned char*>(t.weight);
+    host.global_scale = t.global_scale;
+    host.fp4 = static_cast<unsigned char*>(t.fp4);
+    host.fp4_stride = fp4_stride(problem, t);
+    host.scales = static_cast<unsigned char*>(t.scales);
+    host.residual = static_cast<unsigned char*>(t.residual);
+    host.residual_stride = or_hidden(t.residual_stride);
+    host.y_out = static_cast<unsigned char*>(t.y_out);
+    host.y_out_stride = or_hidden(t.y_out_stride);
+    host.sum_of_squares = t.sum_of_squares;
+    host.rstd = t.rstd;
+    return host;
+}
+
+// The problem, and a size for which the rows are checked.
+template <class SizeOf>
+nq_status byte_query(const nq_problem* problem, std::int64_t rows, std::size_t* bytes, SizeOf size_of) {
+    return guarded([&]() -> Outcome {
+        if (bytes == nullptr) return null_argument("bytes");
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        if (Outcome in_range = check_rows(rows); !in_range) return in_range;
+        *bytes = size_of(*checked, rows);
+        return Unit{};
+    });
+}
+
+Result<Arch> arch_from_c(const char* arch) {
+    if (arch == nullptr) return null_argument("arch");
+    return parse_arch(arch);
+}
+
+Result<Plan> find_plan(const Problem& problem, const Arch& arch, Variant variant, std::uint32_t threads_per_row) {
+    if (threads_per_row != 0) return plan_with_threads(problem, arch, threads_per_row, variant);
+    for (const Plan& plan : plans_for(problem, arch)) {
+        if (plan.variant == variant) return plan;
+    }
+    return Error{
+        NQ_ERR_UNSUPPORTED_PROBLEM,
+        fmt::format("variant {} does not exist for \"{}\" on {}", name(variant), canonical_text(problem), arch.name()),
+        {}};
+}
+
+}  // namespace
+}  // namespace nq
+
+using namespace nq;
+
+extern "C" {
+
+uint32_t nq_version(void) { return NQ_VERSION; }
+
+const char* nq_kernel_sources_digest(void) { return embedded_digest().c_str(); }
+
+const char* nq_status_name(nq_status status) {
+    switch (status) {
+#define NQ_NAME(status) \
+    case status:        \
+        return #status;
+        NQ_NAME(NQ_OK)
+        NQ_NAME(NQ_ERR_INVALID_ARGUMENT)
+        NQ_NAME(NQ_ERR_MISALIGNED)
+        NQ_NAME(NQ_ERR_STRUCT_SIZE)
+        NQ_NAME(NQ_ERR_UNSUPPORTED_PROBLEM)
+        NQ_NAME(NQ_ERR_UNSUPPORTED_DEVICE)
+        NQ_NAME(NQ_ERR_NVRTC_MISSING)
+        NQ_NAME(NQ_ERR_COMPILE_FAILED)
+        NQ_NAME(NQ_ERR_NOT_PREPARED)
+        NQ_NAME(NQ_ERR_DRIVER_MISSING)
+        NQ_NAME(NQ_ERR_DRIVER_TOO_OLD)
+        NQ_NAME(NQ_ERR_NO_CONTEXT)
+        NQ_NAME(NQ_ERR_DRIVER)
+        NQ_NAME(NQ_ERR_CACHE_UNTRUSTED)
+        NQ_NAME(NQ_ERR_OUT_OF_MEMORY)
+        NQ_NAME(NQ_ERR_FORKED)
+        NQ_NAME(NQ_ERR_INTERNAL)
+#undef NQ_NAME
+    }
+    return "unknown status";
+}
+
+const char* nq_last_error(void) { return last_error().message.c_str(); }
+
+const char* nq_last_error_detail(void) { return last_error().detail.c_str(); }
+
+nq_status nq_problem_check(const nq_problem* problem) {
+    return guarded([&]() -> Outcome {
+        Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return std::move(checked).error();
+        return Unit{};
+    });
+}
+
+nq_status nq_fp4_bytes(const nq_problem* problem, int64_t rows, size_t* bytes) {
+    return byte_query(problem, rows, bytes, fp4_bytes);
+}
+
+nq_status nq_scale_bytes(const nq_problem* problem, int64_t rows, size_t* bytes) {
+    return byte_query(problem, rows, bytes, scale_bytes);
+}
+
+nq_status nq_scale_offset(const nq_problem* problem, int64_t row, uint32_t block, size_t* offset) {
+    return guarded([&]() -> Outcome {
+        if (offset == nullptr) return null_argument("offset");
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        if (row < 0 || row >= kMaxRows) {
+            return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("row is {}; accepted: 0 to {}", row, kMaxRows - 1), {}};
+        }
+        const std::uint32_t blocks = checked->blocks();
+        if (block >= blocks) {
+            return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("block is {}; accepted: 0 to {}", block, blocks - 1), {}};
+        }
+        *offset = normquant::scale_offset(static_cast<std::uint64_t>(row), block, blocks,
+                                          checked->scale_layout == ScaleLayout::swizzled);
+        return Unit{};
+    });
+}
+
+nq_status nq_required_alignment(const nq_problem* problem, const char* tensor, size_t* alignment) {
+    return guarded([&]() -> Outcome {
+        if (tensor == nullptr) return null_argument("tensor");
+        if (alignment == nullptr) return null_argument("alignment");
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        const auto required = required_alignment(*checked, tensor);
+        if (!required) {
+            return Error{
+                NQ_ERR_INVALID_ARGUMENT,
+                fmt::format("tensor is \"{}\"; accepted: x, weight, global_scale, fp4, scales, residual, y_out, "
+                            "sum_of_squares, rstd",
+                            tensor),
+                {}};
+        }
+        *alignment = *required;
+        return Unit{};
+    });
+}
+
+nq_status nq_supported(const nq_problem* problem, const char* arch) {
+    return guarded([&]() -> Outcome {
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        Result<Arch> target = arch_from_c(arch);
+        if (!target) return std::move(target).error();
+        return kernel_exists(*checked);
+    });
+}
+
+nq_status nq_plan_query(const nq_problem* problem, const char* arch, uint32_t variant, uint32_t threads_per_row,
+                        nq_plan* plan) {
+    return guarded([&]() -> Outcome {
+        if (plan == nullptr) return null_argument("plan");
+        if (Outcome size = check_struct_size("nq_plan", plan, sizeof *plan); !size) return size;
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        if (Outcome exists = kernel_exists(*checked); !exists) return exists;
+        const Result<Arch> target = arch_from_c(arch);
+        if (!target) return target.error();
+        if (variant > NQ_VARIANT_LATENCY_32B) {
+            return Error{NQ_ERR_INVALID_ARGUMENT,
+                         fmt::format("variant is {}; accepted: enum nq_variant, 0 to {}", variant,
+                                     static_cast<unsigned>(NQ_VARIANT_LATENCY_32B)),
+                         {}};
+        }
+        const Result<Plan> found = find_plan(*checked, *target, static_cast<Variant>(variant), threads_per_row);
+        if (!found) return found.error();
+
+        const std::uint32_t hidden = checked->hidden, threads = found->threads_per_row;
+        plan->tree_threads = normquant::tree_threads(hidden);
+        plan->threads_per_row = threads;
+        plan->rows_per_block = found->rows_per_block();
+        plan->block_threads = found->block_threads;
+        plan->granules_per_thread = normquant::granules_per_thread(hidden, threads);
+        plan->row_in_registers = normquant::row_in_registers(hidden, threads) ? 1 : 0;
+        plan->load_bytes = found->load_bytes;
+        return Unit{};
+    });
+}
+
+nq_status nq_reference(const nq_problem* problem, const nq_tensors* tensors, uint32_t threads) {
+    return guarded([&]() -> Outcome {
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        if (Outcome valid = check_tensors(*checked, tensors, Memory::host); !valid) return valid;
+        return reference(*checked, host_tensors(*checked, *tensors), threads);
+    });
+}
+
+nq_status nq_context_create(const nq_context_options* options, nq_context** context) {
+    return guarded([&]() -> Outcome {
+        if (context == nullptr) return null_argument("context");
+        *context = nullptr;
+        const Result<Environment> environment = read_environment();
+        if (!environment) return environment.error();
+        Result<ContextConfig> config = make_config(options, *environment);
+        if (!config) return std::move(config).error();
+        *context = to_c(new Context(std::move(*config)));
+        return Unit{};
+    });
+}
+
+void nq_context_destroy(nq_context* context) { delete from_c(context); }
+
+nq_status nq_context_counters(const nq_context* context, nq_counters* counters) {
+    return guarded([&]() -> Outcome {
+        if (context == nullptr) return null_argument("context");
+        if (counters == nullptr) return null_argument("counters");
+        if (Outcome size = check_struct_size("nq_counters", counters, sizeof *counters); !size) return size;
+        const Counters& now = from_c(context)->counters();
+        const Store* store = from_c(context)->store();
+        counters->memory_hits = now.memory_hits;
+        counters->disk_hits = now.disk_hits;
+        counters->disk_misses = now.disk_misses;
+        counters->bad_entries = store != nullptr ? store->bad_entries() : 0;
+        counters->compiles = now.compiles;
+        counters->compile_ns = now.compile_ns;
+        return Unit{};
+    });
+}
+
+const char* nq_context_cache_dir(const nq_context* context) {
+    const Store* store = context != nullptr ? from_c(context)->store() : nullptr;
+    return store != nullptr ? store->root().c_str() : "";
+}
+
+nq_status nq_prepare(nq_context* context, const nq_problem* problem, const nq_prepare_options* options,
+                     nq_kernel** kernel) {
+    return guarded([&]() -> Outcome {
+        if (context == nullptr) return null_argument("context");
+        if (kernel == nullptr) return null_argument("kernel");
+        *kernel = nullptr;
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        nq_prepare_options chosen = NQ_PREPARE_OPTIONS_INIT;
+        if (options != nullptr) {
+            if (Outcome size = check_struct_size("nq_prepare_options", options, sizeof *options); !size) return size;
+            chosen = *options;
+        }
+        const Result<const Kernel*> prepared =
+            prepare(*from_c(context), *checked, chosen.threads_per_row, chosen.stream);
+        if (!prepared) return prepared.error();
+        *kernel = to_c(*prepared);
+        return Unit{};
+    });
+}
+
+nq_status nq_precompile(nq_context* context, const nq_problem* problems, size_t problem_count, const char* const* archs,
+                        size_t arch_count, uint32_t threads, nq_precompile_callback callback, void* payload) {
+    return guarded([&]() -> Outcome {
+        if (context == nullptr) return null_argument("context");
+        if (problems == nullptr && problem_count != 0) return null_argument("problems");
+        if (archs == nullptr && arch_count != 0) return null_argument("archs");
+        return precompile(
+            *from_c(context), {problems, problem_count}, {archs, arch_count}, threads,
+            [&](const nq_precompile_event& event) { return callback == nullptr || callback(&event, payload) == 0; });
+    });
+}
+
+nq_status nq_launch(const nq_kernel* kernel, const nq_tensors* tensors, struct CUstream_st* stream) {
+    return guarded([&]() -> Outcome {
+        if (kernel == nullptr) return null_argument("kernel");
+        return launch(*from_c(kernel), tensors, stream);
+    });
+}
+
+nq_status nq_run(nq_context* context, const nq_problem* problem, const nq_tensors* tensors,
+                 struct CUstream_st* stream) {
+    return guarded([&]() -> Outcome {
+        if (context == nullptr) return null_argument("context");
+        const Result<Problem> checked = problem_from_c(problem);
+        if (!checked) return checked.error();
+        // What no kernel would take need not cost a compile.
+        if (Outcome valid = check_tensors(*checked, tensors, Memory::device); !valid) return valid;
+        if (tensors->rows == 0) return kernel_exists(*checked);
+        const Result<const Kernel*> kernel = prepare_for_run(*from_c(context), *checked, stream);
+        if (!kernel) return kernel.error();
+        return launch(**kernel, tensors, stream);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,171 @@
+#include "runtime/kernel.h"
+
+#include "jit/source.h"
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace nq {
+namespace {
+
+// Makes a context current for as long as this lives.
+class CurrentContext {
+public:
+    CurrentContext(const Driver& driver, CUcontext context)
+        : driver_(driver), result_(driver.cuCtxPushCurrent(context)) {}
+    ~CurrentContext() {
+        CUcontext popped = nullptr;
+        if (result_ == CUDA_SUCCESS) driver_.cuCtxPopCurrent(&popped);
+    }
+    CurrentContext(const CurrentContext&) = delete;
+    CurrentContext& operator=(const CurrentContext&) = delete;
+
+    CUresult result() const { return result_; }
+
+private:
+    const Driver& driver_;
+    CUresult result_;
+};
+
+// Calls that a capture elsewhere would forbid, and be broken by, are allowed for this thread as long as this lives.
+class RelaxedCaptureMode {
+public:
+    explicit RelaxedCaptureMode(const Driver& driver)
+        : driver_(driver), result_(driver.cuThreadExchangeStreamCaptureMode(&mode_)) {}
+    ~RelaxedCaptureMode() {
+        if (result_ == CUDA_SUCCESS) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+    }
+    RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+    RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
+
+    CUresult result() const { return result_; }
+
+private:
+    const Driver& driver_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult result_;
+};
+
+Error load_error(const Driver& driver, CUresult result, const char* step, const Device& device, const Arch& arch) {
+    Error error = driver.error(
+        result, fmt::format("{} of a cubin for {} on device {} (compute capability {}.{}, driver for CUDA {}.{})", step,
+                            arch.name(), device.ordinal, device.capability.major, device.capability.minor,
+                            driver.version / 1000, driver.version % 1000 / 10));
+    switch (result) {
+        case CUDA_ERROR_NO_BINARY_FOR_GPU:
+        case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
+            if (runs_on(arch, device.capability)) {
+                error.status = NQ_ERR_DRIVER_TOO_OLD;
+                error.message +=
+                    ". The driver is older than the NVRTC that made the cubin: update the driver, or use an older "
+                    "NVRTC";
+            } else {
+                error.status = NQ_ERR_UNSUPPORTED_DEVICE;
+            }
+            break;
+        case CUDA_ERROR_INVALID_IMAGE:
+            error.message += ". If the NVRTC that made the cubin is newer than the driver, update the driver";
+            break;
+        default:
+            break;
+    }
+    return error;
+}
+
+}  // namespace
+
+Result<DeviceContext> device_context(const Driver& driver, CUstream stream) {
+    DeviceContext context;
+    if (stream != nullptr) {
+        const CUresult result = driver.cuStreamGetCtx(stream, &context.handle);
+        if (result != CUDA_SUCCESS)
+            return driver.error(result, fmt::format("cuStreamGetCtx of stream {}", fmt::ptr(stream)));
+    } else {
+        const CUresult result = driver.cuCtxGetCurrent(&context.handle);
+        if (result != CUDA_SUCCESS) return driver.error(result, "cuCtxGetCurrent");
+    }
+    if (context.handle == nullptr) {
+        return Error{NQ_ERR_NO_CONTEXT,
+                     "the calling thread has no current CUDA context, and the stream is NULL. Make one current "
+                     "(cuCtxSetCurrent, cudaSetDevice) or pass a stream of its own",
+                     {}};
+    }
+    const CUresult result = driver.cuCtxGetId(context.handle, &context.id);
+    if (result != CUDA_SUCCESS) return driver.error(result, "cuCtxGetId");
+    return context;
+}
+
+Result<Device> device_of(const Driver& driver, const DeviceContext& context) {
+    const CurrentContext current(driver, context.handle);
+    if (current.result() != CUDA_SUCCESS) return driver.error(current.result(), "cuCtxPushCurrent");
+    Device device;
+    CUresult result = driver.cuCtxGetDevice(&device.ordinal);
+    if (result != CUDA_SUCCESS) return driver.error(result, "cuCtxGetDevice");
+    const std::pair<int*, CUdevice_attribute> attributes[] = {
+        {&device.capability.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
+        {&device.capability.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
+        {&device.multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
+    };
+    for (const auto& [value, attribute] : attributes) {
+        result = driver.cuDeviceGetAttribute(value, attribute, device.ordinal);
+        if (result != CUDA_SUCCESS)
+            return driver.error(result, fmt::format("cuDeviceGetAttribute of device {}", device.ordinal));
+    }
+    return device;
+}
+
+Kernel::Kernel(std::shared_ptr<const Driver> driver, const Problem& problem, const Device& device)
+    : driver_(std::move(driver)), problem_(problem), device_(device), process_(::getpid()) {}
+
+Kernel::~Kernel() {
+    // The driver of a parent is out of reach for a forked child.
+    if (process_ != ::getpid()) return;
+    // At process exit the driver may have gone already (CUDA_ERROR_DEINITIALIZED), and the kernels with it.
+    for (const Loaded& loaded : loaded_) driver_->cuLibraryUnload(loaded.library);
+}
+
+Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver> shared_driver, const Problem& problem,
+                                                   const DeviceContext& context, const Device& device, const Arch& arch,
+                                                   const std::vector<VariantCubin>& cubins) {
+    const Driver& driver = *shared_driver;
+    std::unique_ptr<Kernel> kernel(new Kernel(std::move(shared_driver), problem, device));
+    kernel->loaded_.reserve(cubins.size());  // by_variant_ points into it
+
+    const RelaxedCaptureMode relaxed(driver);
+    if (relaxed.result() != CUDA_SUCCESS) return driver.error(relaxed.result(), "cuThreadExchangeStreamCaptureMode");
+    const CurrentContext current(driver, context.handle);
+    if (current.result() != CUDA_SUCCESS) return driver.error(current.result(), "cuCtxPushCurrent");
+
+    for (const VariantCubin& variant : cubins) {
+        Loaded loaded{variant.plan};
+        CUresult result = driver.cuLibraryLoadData(&loaded.library, variant.cubin->bytes.data(), nullptr, nullptr, 0,
+                                                   nullptr, nullptr, 0);
+        if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryLoadData", device, arch);
+        kernel->loaded_.push_back(loaded);
+        Loaded& kept = kernel->loaded_.back();
+        result = driver.cuLibraryGetKernel(&kept.kernel, kept.library, kKernelEntry);
+        if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryGetKernel", device, arch);
+        // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load
+        // the code now and not at the first launch, which may be in a capture.
+        CUfunction function = nullptr;
+        result = driver.cuKernelGetFunction(&function, kept.kernel);
+        if (result != CUDA_SUCCESS) return load_error(driver, result, "cuKernelGetFunction", device, arch);
+        kernel->by_variant_[static_cast<std::size_t>(kept.plan.variant)] = &kept;
+    }
+
+    const auto fall_back = [&](Variant missing, Variant nearest) {
+        const Loaded*& slot = kernel->by_variant_[static_cast<std::size_t>(missing)];
+        if (slot == nullptr) slot = kernel->by_variant_[static_cast<std::size_t>(nearest)];
+    };
+    fall_back(Variant::latency, Variant::throughput);
+    fall_back(Variant::throughput_32b, Variant::throughput);
+    // A plan override has no latency form: its wide loads then serve every number of rows.
+    fall_back(Variant::latency_32b,
+              kernel->by_variant_[1] == kernel->by_variant_[0] ? Variant::throughput_32b : Variant::latency);
+    return std::unique_ptr<const Kernel>(std::move(kernel));
+}
+
+}  // namespace nq

@@ -1,0 +1,85 @@
+// What stands behind nq_kernel: the variants of one problem, loaded for one device context.
+#pragma once
+
+#include "cuda/driver.h"
+#include "plan/plan.h"
+#include "problem/arch.h"
+#include "problem/problem.h"
+#include "runtime/cubin.h"
+#include "support/result.h"
+
+#include <sys/types.h>
+
+#include <array>
+#include <compare>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nq {
+
+// A context's handle may be reused after it is destroyed; its id is not.
+struct DeviceContext {
+    CUcontext handle = nullptr;
+    unsigned long long id = 0;
+};
+
+// The context of the stream, or the current one for NULL. NO_CONTEXT when there is none: none is ever created.
+Result<DeviceContext> device_context(const Driver& driver, CUstream stream);
+
+struct Device {
+    CUdevice ordinal = 0;
+    ComputeCapability capability;
+    int multiprocessors = 0;
+};
+
+Result<Device> device_of(const Driver& driver, const DeviceContext& context);
+
+// Which kernel of a context: two prepares with equal keys give the same one.
+struct KernelKey {
+    std::string problem;  // canonical text
+    std::uint32_t threads_per_row = 0;
+    unsigned long long context_id = 0;
+    friend auto operator<=>(const KernelKey&, const KernelKey&) = default;
+};
+
+struct VariantCubin {
+    Plan plan;
+    SharedCubin cubin;
+};
+
+class Kernel {
+public:
+    struct Loaded {
+        Plan plan;
+        CUlibrary library = nullptr;
+        CUkernel kernel = nullptr;
+    };
+
+    // Loads every variant and forces the driver's lazy load in `context`, without disturbing a stream capture of any
+    // thread.
+    static Result<std::unique_ptr<const Kernel>> load(std::shared_ptr<const Driver> driver, const Problem& problem,
+                                                      const DeviceContext& context, const Device& device,
+                                                      const Arch& arch, const std::vector<VariantCubin>& cubins);
+    ~Kernel();
+    Kernel(const Kernel&) = delete;
+    Kernel& operator=(const Kernel&) = delete;
+
+    const Driver& driver() const { return *driver_; }
+    const Problem& problem() const { return problem_; }
+    const Device& device() const { return device_; }
+    pid_t process() const { return process_; }  // that loaded it
+    const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
+
+private:
+    Kernel(std::shared_ptr<const Driver> driver, const Problem& problem, const Device& device);
+
+    std::shared_ptr<const Driver> driver_;
+    Problem problem_;
+    Device device_;
+    pid_t process_;
+    std::vector<Loaded> loaded_;
+    std::array<const Loaded*, 4> by_variant_{};  // every variant, those that do not exist by the nearest that does
+};
+
+}  // namespace nq
