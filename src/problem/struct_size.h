@@ -24,11 +24,10 @@ inline Outcome check_struct_size(const char* type, const void* object, std::uint
     }
     const auto* tail = std::find_if(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; });
     if (tail != bytes + size) {
-        return Error{
-            NQ_ERR_STRUCT_SIZE,
-            fmt::format("{}.struct_size is {}, of which this library knows {} bytes, and byte {} behind them is "
-                        "{:#04x}; accepted: only zeros there",
-                        type, size, known, tail - bytes, *tail)};
+        return Error{NQ_ERR_STRUCT_SIZE,
+                     fmt::format("{}.struct_size is {} and byte {} is {:#04x}; accepted: only zeros from byte {} on, "
+                                 "which this library does not know",
+                                 type, size, tail - bytes, *tail, known)};
     }
     return Unit{};
 }
