@@ -7,7 +7,7 @@ source tools/setup.sh
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
     sed -n '2,3s/^# //p' tools/test.sh
-    sed -n '3s/^#  *//p' tools/setup.sh
+    sed -n 's/^#   \(NORMQUANT_CUDA=\)/\1/p' tools/setup.sh
     exit
 fi
 
