@@ -308,7 +308,7 @@ nq_status nq_precompile(nq_context* context, const nq_problem* problems, size_t 
         if (problems == nullptr && problem_count != 0) return null_argument("problems");
         if (archs == nullptr && arch_count != 0) return null_argument("archs");
         return precompile(
-            *from_c(context), {problems, problem_count}, {archs, arch_count}, threads,
+            *from_c(context), problems, problem_count, {archs, arch_count}, threads,
             [&](const nq_precompile_event& event) { return callback == nullptr || callback(&event, payload) == 0; });
     });
 }
