@@ -1,0 +1,99 @@
+#include "files.h"
+
+#include "errors.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace nq::cli {
+namespace {
+
+class Descriptor {
+public:
+    explicit Descriptor(int fd) : fd_(fd) {}
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    ~Descriptor() { close(); }
+
+    int get() const { return fd_; }
+    bool close() { return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0; }
+
+private:
+    int fd_;
+};
+
+bool write_all(int fd, Bytes bytes) {
+    while (!bytes.empty()) {
+        const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+        if (written < 0) {
+            if (errno == EINTR) continue;
+            return false;
+        }
+        bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    return true;
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.get() < 0) return usage_error(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) {
+        return usage_error(fmt::format("cannot examine '{}': {}", path, std::strerror(errno)));
+    }
+    if (!S_ISREG(status.st_mode)) return usage_error(fmt::format("'{}' is not a regular file", path));
+    const auto size = static_cast<std::size_t>(status.st_size);
+    if (size == 0) return MappedFile(nullptr, 0);
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    if (data == MAP_FAILED) return failure(fmt::format("cannot map '{}': {}", path, std::strerror(errno)));
+    return MappedFile(static_cast<const unsigned char*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile::~MappedFile() {
+    if (data_ != nullptr) ::munmap(const_cast<unsigned char*>(data_), size_);
+}
+
+Outcome create_output_dir(const std::string& path) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) return usage_error(fmt::format("cannot create the directory '{}': {}", path, error.message()));
+    if (!std::filesystem::is_directory(path, error)) return usage_error(fmt::format("'{}' is not a directory", path));
+    return Unit{};
+}
+
+Outcome write_file(const std::string& path, std::string_view head, Bytes body) {
+    std::string temporary = path + ".XXXXXX";
+    Descriptor file(::mkostemp(temporary.data(), O_CLOEXEC));
+    const auto failed = [&](const char* what) {
+        const int reason = errno;
+        if (file.get() >= 0) ::unlink(temporary.c_str());
+        return failure(fmt::format("cannot {} '{}': {}", what, path, std::strerror(reason)));
+    };
+    if (file.get() < 0) return failed("create");
+    // mkostemp makes it private to the user; results get the permissions any new file would.
+    const mode_t mask = ::umask(0);
+    ::umask(mask);
+    const auto* text = reinterpret_cast<const unsigned char*>(head.data());
+    if (::fchmod(file.get(), 0666 & ~mask) != 0 || !write_all(file.get(), {text, head.size()}) ||
+        !write_all(file.get(), body) || ::fsync(file.get()) != 0) {
+        return failed("write");
+    }
+    if (::rename(temporary.c_str(), path.c_str()) != 0) return failed("replace");
+    if (!file.close()) return failure(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
+    return Unit{};
+}
+
+}  // namespace nq::cli

@@ -1,0 +1,88 @@
+// The normquant command line tool.
+#include "command.h"
+
+#include <fmt/core.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+namespace nq::cli {
+namespace {
+
+constexpr const char* kFooter = R"(normquant COMMAND --help explains a command, with examples.
+Exit codes: 0 done, 1 failed or mismatch, 2 bad usage or input, 3 partly done.
+Environment: NORMQUANT_CACHE_DIR ("" for no disk cache), NORMQUANT_CACHE_SHARED=on|off, NORMQUANT_JIT=on|off,
+NORMQUANT_NVRTC and NORMQUANT_LIBCUDA (paths of the libraries), NORMQUANT_LOG=debug|info|warn|error|off.)";
+
+std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
+
+void print_error(ExitCode code, const std::string& message, const std::string& detail, bool as_json) {
+    if (as_json) {
+        Json error = {{"message", message}};
+        if (!detail.empty()) error["detail"] = detail;
+        fmt::print("{}\n", dump({{"exit_code", static_cast<int>(code)}, {"error", std::move(error)}}));
+    }
+    fmt::print(stderr, "normquant: {}\n", message);
+    if (!detail.empty()) fmt::print(stderr, "{}\n", detail);
+}
+
+// Options may not have been parsed yet when an error has to be printed.
+bool wants_json(int argc, char** argv) {
+    for (int i = 1; i < argc; ++i) {
+        if (std::strcmp(argv[i], "--json") == 0) return true;
+    }
+    return false;
+}
+
+int run(int argc, char** argv) {
+    CLI::App app{"Fused RMSNorm and FP4 quantization (NVFP4, MXFP4), compiled at run time", "normquant"};
+    app.footer(kFooter);
+    app.set_version_flag("--version",
+                         fmt::format("normquant {}.{}.{}", NQ_VERSION_MAJOR, NQ_VERSION_MINOR, NQ_VERSION_PATCH));
+    app.require_subcommand(1);
+    std::vector<Command> commands{add_quantize(app), add_warmup(app)};
+    for (Command& command : add_cache(app)) commands.push_back(std::move(command));
+    commands.push_back(add_info(app));
+    bool as_json = false;
+    for (const Command& command : commands) {
+        command.app->add_flag("--json", as_json, "Print one JSON document on stdout, and nothing else there");
+    }
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::Success& asked) {  // --help, --version
+        return app.exit(asked);
+    } catch (const CLI::ParseError& error) {
+        print_error(kUsage, fmt::format("{} (see normquant --help)", error.what()), {}, wants_json(argc, argv));
+        return kUsage;
+    }
+    for (const Command& command : commands) {
+        if (!command.app->parsed()) continue;
+        const auto report = command.run();
+        if (!report) {
+            const ExitCode code = exit_code_of(report.error());
+            print_error(code, report.error().message, report.error().detail, as_json);
+            return code;
+        }
+        fmt::print("{}", as_json ? dump(report->json) + "\n" : report->text);
+        if (std::fflush(stdout) != 0) {
+            fmt::print(stderr, "normquant: cannot write to stdout: {}\n", std::strerror(errno));
+            return kFailed;
+        }
+        return report->exit_code;
+    }
+    return kUsage;
+}
+
+}  // namespace
+}  // namespace nq::cli
+
+int main(int argc, char** argv) {
+    try {
+        return nq::cli::run(argc, argv);
+    } catch (const std::exception& error) {  // out of memory, mostly
+        std::fprintf(stderr, "normquant: %s\n", error.what());
+        return nq::cli::kFailed;
+    }
+}

@@ -1,0 +1,110 @@
+#include "options.h"
+
+#include "errors.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <cmath>
+#include <span>
+
+namespace nq::cli {
+namespace {
+
+struct Choice {
+    const char* name;
+    std::uint32_t value;
+};
+
+constexpr Choice kDtypes[] = {{"fp16", NQ_FP16}, {"bf16", NQ_BF16}};
+constexpr Choice kLayouts[] = {{"linear", NQ_LAYOUT_LINEAR}, {"swizzled", NQ_LAYOUT_SWIZZLED}};
+constexpr Choice kScales[] = {{"e4m3", NQ_SCALE_E4M3}, {"ue8m0", NQ_SCALE_UE8M0}};
+constexpr Choice kBlocks[] = {{"16", 16}, {"32", 32}};
+constexpr Choice kFormats[] = {{"nvfp4", NQ_SCALE_E4M3}, {"mxfp4", NQ_SCALE_UE8M0}};
+
+Result<std::uint32_t> choose(std::string_view option, const std::string& text, std::span<const Choice> choices) {
+    std::string accepted;
+    for (const Choice& choice : choices) {
+        if (text == choice.name) return choice.value;
+        accepted += accepted.empty() ? choice.name : fmt::format(", {}", choice.name);
+    }
+    return usage_error(fmt::format("{} '{}' is not accepted: choose one of {}", option, text, accepted));
+}
+
+const char* name_of(std::uint32_t value, std::span<const Choice> choices) {
+    for (const Choice& choice : choices) {
+        if (choice.value == value) return choice.name;
+    }
+    return "unknown";
+}
+
+}  // namespace
+
+Result<std::uint32_t> parse_count(std::string_view option, const std::string& text, std::uint32_t least,
+                                  std::uint32_t most) {
+    std::uint32_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, status] = std::from_chars(text.data(), end, value);
+    if (status != std::errc{} || stop != end || value < least || value > most) {
+        return usage_error(fmt::format("{} '{}' is not a whole number from {} to {}", option, text, least, most));
+    }
+    return value;
+}
+
+Result<float> parse_float(std::string_view option, const std::string& text) {
+    float value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, status] = std::from_chars(text.data(), end, value);
+    if (status != std::errc{} || stop != end || !std::isfinite(value)) {
+        return usage_error(fmt::format("{} '{}' is not a finite binary32 number, such as 1e-6", option, text));
+    }
+    return value;
+}
+
+Result<std::uint32_t> parse_dtype(std::string_view option, const std::string& text) {
+    return choose(option, text, kDtypes);
+}
+
+Result<std::uint32_t> parse_layout(std::string_view option, const std::string& text) {
+    return choose(option, text, kLayouts);
+}
+
+Result<Format> parse_format(const std::string& format, const std::string& block, const std::string& scale) {
+    const auto base = choose("--format", format, kFormats);
+    if (!base) return base.error();
+    Format result{*base == NQ_SCALE_E4M3 ? 16u : 32u, *base};
+    if (!block.empty()) {
+        const auto size = choose("--block", block, kBlocks);
+        if (!size) return size.error();
+        result.block_size = *size;
+    }
+    if (!scale.empty()) {
+        const auto chosen = choose("--scale", scale, kScales);
+        if (!chosen) return chosen.error();
+        result.scale_format = *chosen;
+    }
+    return result;
+}
+
+const char* dtype_name(std::uint32_t dtype) { return dtype == NQ_FP32 ? "fp32" : name_of(dtype, kDtypes); }
+
+const char* layout_name(std::uint32_t layout) { return name_of(layout, kLayouts); }
+
+const char* scale_name(std::uint32_t scale_format) { return name_of(scale_format, kScales); }
+
+std::string format_name(const nq_problem& problem) {
+    if (problem.block_size == 16 && problem.scale_format == NQ_SCALE_E4M3) return "nvfp4";
+    if (problem.block_size == 32 && problem.scale_format == NQ_SCALE_UE8M0) return "mxfp4";
+    return fmt::format("{}/{}", scale_name(problem.scale_format), problem.block_size);
+}
+
+Result<ContextPtr> create_context(const std::string& cache_dir) {
+    nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
+    if (!cache_dir.empty()) options.cache_dir = cache_dir.c_str();
+    nq_context* context = nullptr;
+    const Outcome created = check(nq_context_create(&options, &context));
+    if (!created) return created.error();
+    return ContextPtr(context, nq_context_destroy);
+}
+
+}  // namespace nq::cli

@@ -1,0 +1,44 @@
+// Option values arrive as text and are parsed here, so that every message names the option, the value and what is
+// accepted.
+#pragma once
+
+#include "support/result.h"
+
+#include <normquant/normquant.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nq::cli {
+
+Result<std::uint32_t> parse_count(std::string_view option, const std::string& text, std::uint32_t least,
+                                  std::uint32_t most);
+// A decimal number rounded to binary32; neither inf nor nan.
+Result<float> parse_float(std::string_view option, const std::string& text);
+
+Result<std::uint32_t> parse_dtype(std::string_view option, const std::string& text);   // fp16, bf16
+Result<std::uint32_t> parse_layout(std::string_view option, const std::string& text);  // linear, swizzled
+
+struct Format {
+    std::uint32_t block_size = 16;
+    std::uint32_t scale_format = NQ_SCALE_E4M3;
+};
+// nvfp4 or mxfp4, whose block size and scale format a non-empty `block` or `scale` replaces.
+Result<Format> parse_format(const std::string& format, const std::string& block, const std::string& scale);
+
+const char* dtype_name(std::uint32_t dtype);
+const char* layout_name(std::uint32_t layout);
+const char* scale_name(std::uint32_t scale_format);
+std::string format_name(const nq_problem& problem);  // "nvfp4", "mxfp4", else "ue8m0/16"
+
+using ContextPtr = std::unique_ptr<nq_context, void (*)(nq_context*)>;
+// cache_dir empty: what the environment says.
+Result<ContextPtr> create_context(const std::string& cache_dir);
+
+inline constexpr const char* kCacheDirHelp =
+    "Root of the kernel cache (default: NORMQUANT_CACHE_DIR, else $XDG_CACHE_HOME/normquant, else ~/.cache/normquant)";
+
+}  // namespace nq::cli
