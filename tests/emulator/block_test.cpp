@@ -1,0 +1,53 @@
+// The emulator itself: it must notice what a GPU would silently get wrong.
+#include "emulator/block.h"
+
+#include "support/catch.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+using nq::test::Divergence;
+using nq::test::EmulatedBlock;
+
+TEST_CASE("a shuffle exchanges values between the lanes of a warp") {
+    EmulatedBlock block(64);
+    std::vector<float> got(64);
+    block.run(3, [&](const EmulatedBlock::View& view) {
+        REQUIRE(view.index() == 3);
+        got[view.thread()] = view.shuffle_xor(static_cast<float>(view.thread()), 5);
+    });
+    for (unsigned t = 0; t < 64; ++t) CHECK(got[t] == static_cast<float>(t ^ 5u));
+}
+
+TEST_CASE("shared memory starts as garbage and is seen by all threads after a barrier") {
+    EmulatedBlock block(96);
+    std::vector<float> got(96);
+    block.run(0, [&](const EmulatedBlock::View& view) {
+        float* shared = view.warp_sums();
+        if (view.thread() == 0 && std::bit_cast<std::uint32_t>(shared[7]) != 0xa5a5a5a5u) throw std::runtime_error("not garbage");
+        if (view.thread() % 32 == 0) shared[view.thread() / 32] = static_cast<float>(view.thread());
+        view.barrier();
+        got[view.thread()] = shared[2];
+    });
+    for (const float v : got) CHECK(v == 64.0f);
+}
+
+TEST_CASE("divergent collectives are errors") {
+    EmulatedBlock block(64);
+    SECTION("threads of a warp at a shuffle and at a barrier") {
+        CHECK_THROWS_AS(block.run(0, [](const auto& v) { v.thread() == 5 ? v.barrier() : void(v.shuffle_xor(0.0f, 1)); }), Divergence);
+    }
+    SECTION("different distances") {
+        CHECK_THROWS_AS(block.run(0, [](const auto& v) { v.shuffle_xor(0.0f, v.thread() < 16 ? 1 : 2); }), Divergence);
+    }
+    SECTION("a thread that leaves early") {
+        CHECK_THROWS_AS(block.run(0, [](const auto& v) { if (v.thread() != 9) v.shuffle_xor(0.0f, 1); }), Divergence);
+    }
+    SECTION("a warp that leaves before a barrier") {
+        CHECK_THROWS_AS(block.run(0, [](const auto& v) { if (v.thread() < 32) v.barrier(); }), Divergence);
+    }
+    SECTION("a partner outside the warp") {
+        CHECK_THROWS_AS(block.run(0, [](const auto& v) { v.shuffle_xor(0.0f, 32); }), Divergence);
+    }
+}

@@ -1,0 +1,119 @@
+#include "emulator/emulate.h"
+
+#include "emulator/block.h"
+
+#include <normquant/rmsnorm_fp4.cuh>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+
+namespace nq::test {
+namespace {
+
+// Config of rmsnorm_fp4.cuh as a run-time object: one instantiation serves every problem, plan and target.
+template <normquant::u32 kElementsOfPiece>
+struct EmulatedConfig {
+    normquant::u32 hidden, dtype, weight_dtype, block_size, scale_format;
+    bool swizzled;
+    normquant::u32 threads_per_row, load_bytes, fp4_path;
+    bool native_e4m3;
+    static constexpr normquant::u32 kElements = kElementsOfPiece, kPieces = 8, kLanes = 8;
+};
+
+// Exactly `bytes` up to the allocation's end, at an odd multiple of `alignment`: aligned as the kernel may assume and not more.
+class Buffer {
+public:
+    Buffer(std::size_t bytes, std::size_t alignment) : alignment_(alignment), bytes_(bytes) {
+        void* memory = nullptr;
+        if (posix_memalign(&memory, std::max(2 * alignment, sizeof(void*)), alignment + bytes) != 0) throw std::bad_alloc();
+        memory_.reset(static_cast<unsigned char*>(memory));
+    }
+    unsigned char* data() { return memory_.get() + alignment_; }
+    void fill(unsigned char value) { std::memset(data(), value, bytes_); }
+
+private:
+    struct Free {
+        void operator()(unsigned char* p) const { std::free(p); }
+    };
+    std::unique_ptr<unsigned char, Free> memory_;
+    std::size_t alignment_, bytes_;
+};
+
+template <normquant::u32 kElements>
+void run_blocks(const EmulatedConfig<kElements>& config, const Plan& plan, unsigned blocks, const normquant::Params& params) {
+    EmulatedBlock block(plan.block_threads);
+    for (unsigned b = 0; b < blocks; ++b) {
+        block.run(b, [&](const EmulatedBlock::View& view) { normquant::rmsnorm_fp4(config, view, params); });
+    }
+}
+
+template <normquant::u32 kElements>
+EmulatedConfig<kElements> make_config(const Problem& problem, const Plan& plan, const EmulatedTarget& target) {
+    return {problem.hidden,
+            static_cast<normquant::u32>(problem.dtype),
+            static_cast<normquant::u32>(problem.weight_dtype),
+            problem.block_size,
+            static_cast<normquant::u32>(problem.scale_format),
+            problem.scale_layout == ScaleLayout::swizzled,
+            plan.threads_per_row,
+            plan.load_bytes,
+            target.fp4_path,
+            target.native_e4m3};
+}
+
+}  // namespace
+
+Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, unsigned char garbage,
+                Gaps gaps, bool keep_padding) {
+    const auto rows = static_cast<std::size_t>(inputs.rows);
+    const std::size_t row_bytes = 2 * std::size_t{problem.hidden}, fp4_bytes_row = problem.hidden / 2;
+    const std::size_t x_stride = row_bytes + 2 * static_cast<std::size_t>(gaps.x);
+    const std::size_t fp4_stride = fp4_bytes_row + static_cast<std::size_t>(gaps.fp4);
+    const auto span = [&](std::size_t stride, std::size_t last) { return rows == 0 ? 0 : (rows - 1) * stride + last; };
+
+    Buffer x(span(x_stride, row_bytes), plan.load_bytes), weight(inputs.weight.size(), plan.load_bytes);
+    Buffer fp4(span(fp4_stride, fp4_bytes_row), 8), scales(scale_bytes(problem, inputs.rows), problem.scale_layout == ScaleLayout::swizzled ? 16 : 1);
+    Buffer global_scale(4, 4);
+    x.fill(0xff);  // NaN in the gaps
+    for (std::size_t r = 0; r < rows; ++r) std::memcpy(x.data() + r * x_stride, inputs.x.data() + r * row_bytes, row_bytes);
+    std::memcpy(weight.data(), inputs.weight.data(), inputs.weight.size());
+    if (inputs.global_scale) std::memcpy(global_scale.data(), &*inputs.global_scale, 4);
+    fp4.fill(garbage);
+    scales.fill(garbage);
+
+    normquant::Params params{};
+    params.x = x.data();
+    params.weight = weight.data();
+    params.global_scale = inputs.global_scale ? reinterpret_cast<const float*>(global_scale.data()) : nullptr;
+    params.fp4 = fp4.data();
+    params.scale = scales.data();
+    params.x_stride = static_cast<normquant::i64>(x_stride / 2);
+    params.fp4_stride = static_cast<normquant::i64>(fp4_stride);
+    params.rows = inputs.rows;
+    params.eps = inputs.eps;
+    params.zero_padding = !keep_padding;
+
+    const unsigned blocks = grid_blocks(plan, problem, inputs.rows, !keep_padding);
+    if (normquant::half_granules(problem.hidden, plan.threads_per_row)) {
+        run_blocks(make_config<8>(problem, plan, target), plan, blocks, params);
+    } else {
+        run_blocks(make_config<16>(problem, plan, target), plan, blocks, params);
+    }
+
+    Outputs out;
+    for (std::size_t r = 0; r < rows; ++r) {
+        const unsigned char* row = fp4.data() + r * fp4_stride;
+        out.fp4.insert(out.fp4.end(), row, row + fp4_bytes_row);
+        for (std::size_t i = fp4_bytes_row; r + 1 < rows && i < fp4_stride; ++i) {
+            if (row[i] != garbage) throw std::runtime_error("the gap behind FP4 row " + std::to_string(r) + " was written");
+        }
+    }
+    out.scales.assign(scales.data(), scales.data() + scale_bytes(problem, inputs.rows));
+    return out;
+}
+
+}  // namespace nq::test

@@ -1,0 +1,171 @@
+// The emulated kernel equals the reference, byte for byte, for every thread count, scale rule, layout and conversion path.
+#include "emulator/emulate.h"
+
+#include "support/catch.h"
+#include "support/golden.h"
+#include "support/random_inputs.h"
+
+#include <normquant/geometry.h>
+
+using namespace nq;
+using namespace nq::test;
+
+namespace {
+
+constexpr EmulatedTarget kTargets[] = {{normquant::kFp4Native, true}, {normquant::kFp4Packed, true}, {normquant::kFp4Scalar, false}};
+
+std::vector<std::uint32_t> thread_counts(std::uint32_t hidden) {
+    std::vector<std::uint32_t> counts;
+    for (std::uint32_t n = 1; n <= 1024; n *= 2) {
+        if (normquant::threads_per_row_valid(hidden, n)) counts.push_back(n);
+    }
+    return counts;
+}
+
+// Blocks as the plans make them, and with 32-byte loads where whole granules allow it.
+std::vector<Plan> every_plan(const Problem& problem) {
+    const Arch arch = *parse_arch("sm_100f");
+    std::vector<Plan> plans;
+    for (const std::uint32_t threads : thread_counts(problem.hidden)) {
+        for (const Variant variant : {Variant::throughput, Variant::latency, Variant::throughput_32b}) {
+            const Result<Plan> plan = plan_with_threads(problem, arch, threads, variant);
+            if (plan) plans.push_back(*plan);
+        }
+    }
+    return plans;
+}
+
+std::vector<Problem> every_problem(std::uint32_t hidden) {
+    std::vector<Problem> problems;
+    for (const DType dtype : {DType::fp16, DType::bf16}) {
+        for (const DType weight : {dtype, DType::fp32}) {
+            for (const std::uint32_t block : {16u, 32u}) {
+                if (hidden % block != 0) continue;
+                for (const ScaleFormat format : {ScaleFormat::e4m3, ScaleFormat::ue8m0}) {
+                    for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
+                        Problem problem;
+                        problem.hidden = hidden;
+                        problem.dtype = dtype;
+                        problem.weight_dtype = weight;
+                        problem.block_size = block;
+                        problem.scale_format = format;
+                        problem.scale_layout = layout;
+                        problems.push_back(problem);
+                    }
+                }
+            }
+        }
+    }
+    return problems;
+}
+
+void check(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, const Outputs& expected,
+           unsigned char garbage, Gaps gaps) {
+    INFO(canonical_text(problem) << " | " << canonical_text(plan) << " | fp4 path " << target.fp4_path << " rows " << inputs.rows);
+    const Outputs got = emulate(problem, plan, target, inputs, garbage, gaps);
+    REQUIRE(got.fp4 == expected.fp4);
+    REQUIRE(got.scales == expected.scales);
+}
+
+constexpr std::uint32_t kHidden[] = {16, 64, 80, 576, 2880, 4096, 7168, 16400, 32784};
+
+}  // namespace
+
+TEST_CASE("golden vectors of the plain operator") {
+    for (const std::string& name : golden_names()) {
+        const GoldenCase golden = load_golden(name);
+        if (!kernel_exists(golden.problem)) continue;
+        for (const EmulatedTarget& target : kTargets) {
+            for (const Plan& plan : plans_for(golden.problem, *parse_arch("sm_100f"))) {
+                INFO(name << " " << canonical_text(plan) << " fp4 path " << target.fp4_path);
+                const Outputs got = emulate(golden.problem, plan, target, golden.inputs);
+                REQUIRE(got.fp4 == golden.expected.fp4);
+                REQUIRE(got.scales == golden.expected.scales);
+            }
+        }
+    }
+}
+
+// Every (type, weight, block, scale, layout) at every width, each with another plan, path, distribution and row count in turn.
+TEST_CASE("representative matrix") {
+    constexpr std::int64_t kRows[] = {1, 3, 5};
+    std::uint64_t turn = 0;
+    for (const std::uint32_t hidden : kHidden) {
+        for (const Problem& problem : every_problem(hidden)) {
+            const std::vector<Plan> plans = every_plan(problem);
+            for (std::size_t i = 0; i < 2; ++i, ++turn) {
+                const Distribution distribution = kDistributions[turn % std::size(kDistributions)];
+                const Inputs inputs = random_inputs(problem, kRows[turn % std::size(kRows)], distribution, turn);
+                check(problem, plans[turn % plans.size()], kTargets[turn / 2 % std::size(kTargets)], inputs,
+                      run_reference(problem, inputs), static_cast<unsigned char>(turn), {8 * static_cast<std::int64_t>(turn % 2) * 2, 8});
+            }
+        }
+    }
+}
+
+TEST_CASE("every thread count gives the same bytes") {
+    for (const std::uint32_t hidden : {16u, 48u, 64u, 80u, 96u, 128u, 576u, 1536u, 2880u, 5120u, 8192u, 16384u}) {
+        Problem problem;
+        problem.hidden = hidden;
+        problem.scale_layout = ScaleLayout::swizzled;
+        const Inputs inputs = random_inputs(problem, 7, Distribution::outliers, hidden);
+        const Outputs expected = run_reference(problem, inputs);
+        for (const Plan& plan : every_plan(problem)) check(problem, plan, kTargets[1], inputs, expected, 0xff, {});
+    }
+}
+
+TEST_CASE("ragged rows and padding of the swizzled layout") {
+    for (const std::uint32_t hidden : {64u, 80u, 96u, 112u, 2688u}) {  // 4 to 168 blocks a row
+        for (const std::int64_t rows : {1, 7, 127, 128, 129, 255}) {
+            Problem problem;
+            problem.hidden = hidden;
+            problem.scale_layout = ScaleLayout::swizzled;
+            const Inputs inputs = random_inputs(problem, rows, Distribution::normal, hidden + static_cast<std::uint64_t>(rows));
+            const Outputs expected = run_reference(problem, inputs);
+            const std::vector<Plan> plans = plans_for(problem, *parse_arch("sm_90"));
+            for (const unsigned poison : {0x7fu, 0xffu, 0xabu}) {
+                check(problem, plans[poison % 2], kTargets[1], inputs, expected, static_cast<unsigned char>(poison), {});
+            }
+        }
+    }
+}
+
+TEST_CASE("padding is left alone on request") {
+    Problem problem;
+    problem.hidden = 80;
+    problem.scale_layout = ScaleLayout::swizzled;
+    const Inputs inputs = random_inputs(problem, 3, Distribution::normal, 1);
+    const Plan plan = plans_for(problem, *parse_arch("sm_90"))[0];
+    const Bytes zeroed = emulate(problem, plan, kTargets[1], inputs, 0x7e).scales;
+    const Bytes kept = emulate(problem, plan, kTargets[1], inputs, 0x7e, {}, true).scales;
+    std::size_t padding = 0;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+        if (kept[i] == zeroed[i]) continue;
+        REQUIRE(zeroed[i] == 0);
+        REQUIRE(kept[i] == 0x7e);
+        ++padding;
+    }
+    CHECK(padding >= 1024 - 15 - 15);  // a byte that is really 0x7e cannot be told from padding
+}
+
+TEST_CASE("no rows, no blocks") {
+    Problem problem;
+    problem.hidden = 7168;
+    for (const Plan& plan : plans_for(problem, *parse_arch("sm_100f"))) CHECK(grid_blocks(plan, problem, 0, true) == 0);
+}
+
+TEST_CASE("full matrix", "[nightly]") {
+    std::uint64_t seed = 0;
+    for (const std::uint32_t hidden : kHidden) {
+        for (const Problem& problem : every_problem(hidden)) {
+            const std::vector<Plan> plans = every_plan(problem);
+            for (const Distribution distribution : kDistributions) {
+                const Inputs inputs = random_inputs(problem, 3, distribution, ++seed);
+                const Outputs expected = run_reference(problem, inputs);
+                for (const Plan& plan : plans) {
+                    for (const EmulatedTarget& target : kTargets) check(problem, plan, target, inputs, expected, 0xa5, {16, 8});
+                }
+            }
+        }
+    }
+}
