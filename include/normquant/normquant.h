@@ -278,7 +278,7 @@ NQ_API nq_status nq_plan_query(const nq_problem *problem, const char *arch, uint
 /* ---- The CPU reference -------------------------------------------------------------------------------------------- */
 
 /* Computes the same bytes on the CPU, from host pointers. Covers every problem that nq_problem_check accepts.
- * threads: 0 for one a core. Blocks until done. */
+ * Pointers and strides need no alignment here. threads: 0 for one a core. Blocks until done. */
 NQ_API nq_status nq_reference(const nq_problem *problem, const nq_tensors *tensors, uint32_t threads);
 
 /* ---- Context and kernels ------------------------------------------------------------------------------------------- */

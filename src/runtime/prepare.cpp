@@ -101,10 +101,10 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
     });
 }
 
-// Nothing but `unprepared` may touch the device before it says that it may be done.
-template <class Unprepared>
+// refusal: asked before a kernel is made that is not there yet; an error of its keeps everything as it is.
+template <class Refusal>
 Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, std::uint32_t threads_per_row,
-                                     CUstream stream, Unprepared refusal) {
+                                     CUstream stream, Refusal refusal) {
     if (Outcome exists = kernel_exists(problem); !exists) return std::move(exists).error();
     auto driver = context.driver();
     if (!driver) return std::move(driver).error();

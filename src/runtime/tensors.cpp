@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -14,6 +15,7 @@ namespace {
 constexpr std::size_t kVectorBytes = 16;  // x, weight, residual and y_out move in 128-bit pieces
 constexpr std::size_t kGranuleCodes = 8;  // bytes of 16 codes
 constexpr std::size_t kFloatBytes = sizeof(float);
+constexpr std::size_t kElementBytes = 2;  // of x, residual and y_out
 
 Error refuse(const char* field, const std::string& value, const std::string& accepted,
              nq_status status = NQ_ERR_INVALID_ARGUMENT) {
@@ -22,48 +24,57 @@ Error refuse(const char* field, const std::string& value, const std::string& acc
 
 enum class Need { required, optional, excluded };
 
-struct Checker {
-    std::int64_t rows;
-    Memory memory;
-
-    // `excluded_by` says why a tensor that the problem has no use for must not be there.
-    Outcome pointer(const char* field, const void* address, std::size_t alignment, Need need,
-                    const char* excluded_by) const {
-        if (need == Need::excluded && address != nullptr) {
-            return refuse(field, fmt::format("{}", address), fmt::format("NULL {}", excluded_by));
-        }
-        if (need == Need::required && address == nullptr && rows > 0) {
-            return refuse(field, "NULL", memory == Memory::device ? "a device pointer" : "a host pointer");
-        }
-        if (memory == Memory::device && reinterpret_cast<std::uintptr_t>(address) % alignment != 0) {
-            return refuse(field, fmt::format("{}", address),
-                          fmt::format("addresses that are multiples of {} bytes", alignment), NQ_ERR_MISALIGNED);
-        }
-        return Unit{};
-    }
-
-    // A row stride in units of `unit` bytes; 0 stands for `width`.
-    Outcome stride(const char* field, std::int64_t stride, std::int64_t width, std::size_t unit, std::size_t alignment,
-                   bool excluded) const {
-        if (stride == 0) return Unit{};
-        if (excluded) return refuse(field, fmt::format("{}", stride), "0 for a tensor that is NULL");
-        const auto step = static_cast<std::int64_t>(alignment / unit);
-        const auto accepted = [&] {
-            return fmt::format("0, or multiples of {} {} from {} whose last row is within 2^63 bytes", step,
-                               unit == 1 ? "bytes" : "elements", width);
-        };
-        if (stride < width) return refuse(field, fmt::format("{}", stride), accepted());
-        if (memory == Memory::device && stride % step != 0) {
-            return refuse(field, fmt::format("{}", stride), accepted(), NQ_ERR_MISALIGNED);
-        }
-        std::int64_t bytes = 0;
-        if (__builtin_mul_overflow(stride, static_cast<std::int64_t>(unit), &bytes) ||
-            __builtin_mul_overflow(bytes, rows > 0 ? rows : 1, &bytes)) {
-            return refuse(field, fmt::format("{}", stride), accepted());
-        }
-        return Unit{};
-    }
+struct Pointer {
+    const char* field;
+    const void* address;
+    std::size_t alignment;
+    Need need;
+    const char* excluded_when;
 };
+
+Outcome check_pointer(const Pointer& p, std::int64_t rows, Memory memory) {
+    if (p.need == Need::excluded && p.address != nullptr) {
+        return refuse(p.field, fmt::format("{}", p.address), fmt::format("NULL {}", p.excluded_when));
+    }
+    if (p.need == Need::required && p.address == nullptr && rows > 0) {
+        return refuse(p.field, "NULL", memory == Memory::device ? "a device pointer" : "a host pointer");
+    }
+    if (memory == Memory::device && reinterpret_cast<std::uintptr_t>(p.address) % p.alignment != 0) {
+        return refuse(p.field, fmt::format("{}", p.address),
+                      fmt::format("addresses that are multiples of {} bytes", p.alignment), NQ_ERR_MISALIGNED);
+    }
+    return Unit{};
+}
+
+// A row stride in units of `unit` bytes; 0 stands for `width`.
+struct Stride {
+    const char* field;
+    std::int64_t value;
+    std::int64_t width;
+    std::size_t unit;
+    std::size_t alignment;
+    Need need;
+};
+
+Outcome check_stride(const Stride& s, std::int64_t rows, Memory memory) {
+    if (s.value == 0) return Unit{};
+    if (s.need == Need::excluded) return refuse(s.field, fmt::format("{}", s.value), "0 for a tensor that is NULL");
+    const auto step = static_cast<std::int64_t>(memory == Memory::device ? s.alignment / s.unit : 1);
+    const auto refused = [&](nq_status status) {
+        return refuse(
+            s.field, fmt::format("{}", s.value),
+            fmt::format("0, or multiples of {} from {} with which all rows are within 2^63 bytes", step, s.width),
+            status);
+    };
+    if (s.value < s.width) return refused(NQ_ERR_INVALID_ARGUMENT);
+    if (s.value % step != 0) return refused(NQ_ERR_MISALIGNED);
+    std::int64_t bytes = 0;
+    if (__builtin_mul_overflow(s.value, static_cast<std::int64_t>(s.unit), &bytes) ||
+        __builtin_mul_overflow(bytes, std::max<std::int64_t>(rows, 1), &bytes)) {
+        return refused(NQ_ERR_INVALID_ARGUMENT);
+    }
+    return Unit{};
+}
 
 // Equal addresses are certain to overlap. Ranges are not compared: rows with a stride may interleave on purpose.
 Outcome check_distinct(const nq_tensors& t) {
@@ -112,36 +123,39 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
     if (!std::isfinite(t.eps) || t.eps < 0) return refuse("eps", fmt::format("{}", t.eps), "finite values >= 0");
     if (t.reserved != 0) return refuse("reserved", fmt::format("{}", t.reserved), "0");
 
-    const Checker check{t.rows, memory};
     const std::int64_t hidden = problem.hidden;
-    constexpr std::size_t kElement = 2;  // x, residual and y_out are 16-bit
-    const bool has_residual = problem.op == Op::add_rmsnorm, is_host = memory == Memory::host;
-    const std::size_t scales_alignment = problem.scale_layout == ScaleLayout::swizzled ? kVectorBytes : 1;
+    const bool adds = problem.op == Op::add_rmsnorm;
     const Need global_scale = problem.scale_format == ScaleFormat::e4m3 ? Need::optional : Need::excluded;
-    const Need residual = has_residual ? Need::required : Need::excluded;
+    const Need residual = adds ? Need::required : Need::excluded;
     const Need y_out = problem.y_out ? Need::required : Need::excluded;
-    const Need inner = is_host ? Need::optional : Need::excluded;
+    const Need inner = memory == Memory::host ? Need::optional : Need::excluded;
+    const std::size_t scales_alignment = problem.scale_layout == ScaleLayout::swizzled ? kVectorBytes : 1;
 
-    Outcome outcome = Unit{};
-    const auto all_ok = [&](Outcome next) {
-        outcome = std::move(next);
-        return outcome.ok();
+    const Pointer pointers[] = {
+        {"x", t.x, kVectorBytes, Need::required, ""},
+        {"weight", t.weight, kVectorBytes, Need::required, ""},
+        {"global_scale", t.global_scale, kFloatBytes, global_scale, "with NQ_SCALE_UE8M0"},
+        {"fp4", t.fp4, kGranuleCodes, Need::required, ""},
+        {"scales", t.scales, scales_alignment, Need::required, ""},
+        {"residual", t.residual, kVectorBytes, residual, "without NQ_OP_ADD_RMSNORM"},
+        {"y_out", t.y_out, kVectorBytes, y_out, "without NQ_PROBLEM_Y_OUT"},
+        {"sum_of_squares", t.sum_of_squares, kFloatBytes, inner, "but for nq_reference"},
+        {"rstd", t.rstd, kFloatBytes, inner, "but for nq_reference"},
     };
-    all_ok(check.pointer("x", t.x, kVectorBytes, Need::required, "")) &&
-        all_ok(check.stride("x_stride", t.x_stride, hidden, kElement, kVectorBytes, false)) &&
-        all_ok(check.pointer("weight", t.weight, kVectorBytes, Need::required, "")) &&
-        all_ok(check.pointer("global_scale", t.global_scale, kFloatBytes, global_scale, "with NQ_SCALE_UE8M0")) &&
-        all_ok(check.pointer("fp4", t.fp4, kGranuleCodes, Need::required, "")) &&
-        all_ok(check.stride("fp4_stride", t.fp4_stride, hidden / 2, 1, kGranuleCodes, false)) &&
-        all_ok(check.pointer("scales", t.scales, scales_alignment, Need::required, "")) &&
-        all_ok(check.pointer("residual", t.residual, kVectorBytes, residual, "without NQ_OP_ADD_RMSNORM")) &&
-        all_ok(check.stride("residual_stride", t.residual_stride, hidden, kElement, kVectorBytes, !has_residual)) &&
-        all_ok(check.pointer("y_out", t.y_out, kVectorBytes, y_out, "without NQ_PROBLEM_Y_OUT")) &&
-        all_ok(check.stride("y_out_stride", t.y_out_stride, hidden, kElement, kVectorBytes, !problem.y_out)) &&
-        all_ok(check.pointer("sum_of_squares", t.sum_of_squares, kFloatBytes, inner, "but for nq_reference")) &&
-        all_ok(check.pointer("rstd", t.rstd, kFloatBytes, inner, "but for nq_reference")) &&
-        (t.rows == 0 || all_ok(check_distinct(t)));
-    return outcome;
+    for (const Pointer& pointer : pointers) {
+        if (Outcome valid = check_pointer(pointer, t.rows, memory); !valid) return valid;
+    }
+    const Stride strides[] = {
+        {"x_stride", t.x_stride, hidden, kElementBytes, kVectorBytes, Need::optional},
+        {"fp4_stride", t.fp4_stride, hidden / 2, 1, kGranuleCodes, Need::optional},
+        {"residual_stride", t.residual_stride, hidden, kElementBytes, kVectorBytes, residual},
+        {"y_out_stride", t.y_out_stride, hidden, kElementBytes, kVectorBytes, y_out},
+    };
+    for (const Stride& stride : strides) {
+        if (Outcome valid = check_stride(stride, t.rows, memory); !valid) return valid;
+    }
+    if (t.rows == 0) return Unit{};
+    return check_distinct(t);
 }
 
 }  // namespace nq

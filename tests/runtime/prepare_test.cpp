@@ -1,5 +1,6 @@
 // nq_prepare, nq_run and nq_precompile: what is compiled, cached, loaded, and for which device.
 #include "fixture.h"
+#include "runtime/single_flight.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <stdexcept>
+#include <thread>
 
 using namespace nq::test;
 
@@ -123,6 +126,33 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
         CHECK(std::count_if(world.cuda.libraries.begin(), world.cuda.libraries.end(),
                             [](const FakeLibrary& library) { return library.unloaded; }) == 2);
     }
+}
+
+TEST_CASE("threads that prepare the same problem share the work") {
+    Fixture world;
+    const ContextPtr context = world.create();
+    const nq_problem problem = make_problem();
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.stream = world.stream;
+    std::vector<nq_kernel*> kernels(8, nullptr);
+    std::vector<std::thread> threads;
+    for (nq_kernel*& kernel : kernels) {
+        threads.emplace_back([&] { nq_prepare(context.get(), &problem, &options, &kernel); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(kernels[0] != nullptr);
+    CHECK(kernels == std::vector<nq_kernel*>(8, kernels[0]));
+    CHECK(world.nvrtc.compiles == 2);
+    CHECK(world.cuda.libraries.size() == 2);
+}
+
+TEST_CASE("a flight is shared while it lasts, and then forgotten") {
+    nq::SingleFlight<int, int> flights;
+    CHECK_THROWS_AS(flights.run(1, []() -> int { throw std::runtime_error("first"); }), std::runtime_error);
+    CHECK(flights.run(1, [] { return 2; }) == 2);
+    CHECK(flights.run(1, [] { return 3; }) == 3);
+    // Another key does not wait.
+    CHECK(flights.run(1, [&] { return 10 * flights.run(2, [] { return 4; }); }) == 40);
 }
 
 TEST_CASE("the device is that of the stream, else of the current context") {
