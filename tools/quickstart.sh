@@ -26,12 +26,20 @@ say "compiling kernels for sm_90, sm_100f and sm_120f into $NORMQUANT_CACHE_DIR"
 "$NORMQUANT" warmup --hidden 576 --arch sm_90,sm_100f,sm_120f --json >"$OUT/warmup.json" ||
     fail "not every kernel could be compiled (see above)" "look at NVRTC: $NORMQUANT info"
 
+"$NORMQUANT" info --json >"$OUT/info.json"
+if grep -q '"target":' "$OUT/info.json"; then # what kernels are compiled for on a device that can run them
+    device=gpu
+else
+    device=cpu
+    say "no usable GPU (for the reason: $NORMQUANT info): using the CPU reference, which makes the same bytes"
+fi
+
 for layer in 0 15 29; do
     for format in nvfp4 mxfp4; do
         say "quantizing layer $layer of $STATES to $format"
         "$NORMQUANT" quantize --input "$STATES:layer$layer.input" --weight "$STATES:layer$layer.attn_norm_bf16" \
-            --format "$format" --layout swizzled --eps 1e-5 --device auto --verify --out "$OUT/layer$layer-$format" --json >/dev/null ||
-            fail "quantize failed (see above)" "if the GPU is at fault, look at: $NORMQUANT info --self-test"
+            --format "$format" --layout swizzled --eps 1e-5 --device "$device" --verify --out "$OUT/layer$layer-$format" --json >/dev/null ||
+            fail "quantize failed (see above)" "if the GPU is at fault: $NORMQUANT info --self-test says more"
     done
 done
 
@@ -42,32 +50,30 @@ import sys
 
 out, states = pathlib.Path(sys.argv[1]), sys.argv[2]
 warmup = json.loads((out / "warmup.json").read_text())
-reports = {path.parent.name: json.loads(path.read_text()) for path in sorted(out.glob("layer*/report.json"))}
-first = next(iter(reports.values()))
-problem, path = first["problem"], first["path"]
-compiled = ", ".join(
-    f"{arch} {tally['compiled']} compiled"
-    + (f" ({tally['median_compile_ms']:.0f} ms median)" if tally["median_compile_ms"] is not None else "")
-    + f", {tally['cached']} cache hits;"
-    for arch, tally in warmup["archs"].items()
-).rstrip(";")
+names = [f"layer{layer}-{format}" for layer in (0, 15, 29) for format in ("nvfp4", "mxfp4")]
+reports = [json.loads((out / name / "report.json").read_text()) for name in names]
+problem, path = reports[0]["problem"], reports[0]["path"]
+gpu = path["device"] == "gpu"
 
 print(f"""
 input     {states}
-          SmolLM2-135M-Instruct, what the attention norms of three layers read
-          {problem['rows']} rows of {problem['hidden']} {problem['dtype']}, eps {problem['eps']:g}, {problem['layout']} scales
-kernels   {compiled}
-          in {warmup['cache_dir']}
-path      {path['name']}; verify: {first['verify']}
-""")
-gpu = path["device"] == "gpu"
-print(f"{'':16}{'SNR dB':>8}{'max error':>11}{'zero codes':>12}{'us':>10}{'GB/s' if gpu else '':>8}   output")
-for name, report in reports.items():
+          SmolLM2-135M-Instruct: what the attention norms of layers 0, 15 and 29 read
+          {problem['rows']} rows of {problem['hidden']} {problem['dtype']}, eps {problem['eps']:.6g}
+formats   nvfp4 (blocks of 16, E4M3 scales) and mxfp4 (blocks of 32, UE8M0 scales), {problem['layout']} scales
+path      {path['name']}{'; ' + reports[0]['verify'] if gpu else ''}
+kernels   {warmup['cache_dir']}""")
+for arch, tally in sorted(warmup["archs"].items(), key=lambda item: int(item[0][3:].rstrip("af"))):
+    median = tally["median_compile_ms"]
+    timing = "" if median is None else f" ({median:.0f} ms median)"
+    print(f"{'':10}{arch:8} {tally['compiled']} compiled{timing}, {tally['cached']} cache hits")
+
+print(f"\n{'':16}{'SNR dB':>8}{'max error':>11}{'zero codes':>12}{'time us':>10}{'GB/s' if gpu else '':>8}   output")
+for name, report in zip(names, reports):
     quality = report["quality"]
     rate = f"{report['path']['gb_per_s']:.0f}" if gpu else ""
     print(
         f"{name:16}{quality['snr_db']:8.2f}{quality['max_error_over_block_max']:11.4f}{quality['zero_share']:12.1%}"
-        f"{report['path']['seconds'] * 1e6:10.1f}{rate:>8}   {pathlib.Path(report['files']['fp4']).parent}/"
+        f"{report['path']['seconds'] * 1e6:10.1f}{rate:>8}   {out}/{name}/"
     )
 print("""
 SNR is against the norm in double precision; max error is the largest |y - y'| over its block's maximum.
