@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <system_error>
+#include <utility>
 
 namespace nq {
 namespace {
@@ -126,9 +126,9 @@ FileContent read_regular(const FileOps& files, const std::string& path) {
 
 // Unique among processes, containers that share process ids, threads and stores.
 std::string temp_name(std::uint64_t count) {
-    // The clock stands in where the kernel gives no random bytes; O_EXCL catches what is left.
-    auto random = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    (void)getrandom(&random, sizeof random, GRND_NONBLOCK);
+    std::uint64_t random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof random))
+        random = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
     return fmt::format("{}-{}-{:016x}{}", getpid(), count, random, kSuffix);
 }
 
