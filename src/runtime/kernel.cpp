@@ -124,6 +124,7 @@ Kernel::~Kernel() {
     // The driver of a parent is out of reach for a forked child.
     if (process_ != ::getpid()) return;
     // At process exit the driver may have gone already (CUDA_ERROR_DEINITIALIZED), and the kernels with it.
+    const RelaxedCaptureMode relaxed(*driver_);
     for (const Loaded& loaded : loaded_) driver_->cuLibraryUnload(loaded.library);
 }
 

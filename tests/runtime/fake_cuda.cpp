@@ -131,6 +131,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
 
 CUresult cuLibraryUnload(CUlibrary library) {
     reinterpret_cast<FakeLibrary*>(library)->unloaded = true;
+    reinterpret_cast<FakeLibrary*>(library)->mode = fake().mode;
     ENTER("cuLibraryUnload");
     return CUDA_SUCCESS;
 }

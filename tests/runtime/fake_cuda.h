@@ -34,7 +34,7 @@ struct FakeStream {
 struct FakeLibrary {
     std::string image;  // what follows the ELF header of the cubin
     CUcontext loaded_in = nullptr;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;  // of the thread, when the code was loaded
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;  // of the thread, when it was loaded or unloaded
     bool unloaded = false;
 };
 

@@ -123,8 +123,10 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
         }
         prepare(raw, problem);
         nq_context_destroy(raw);
-        CHECK(std::count_if(world.cuda.libraries.begin(), world.cuda.libraries.end(),
-                            [](const FakeLibrary& library) { return library.unloaded; }) == 2);
+        CHECK(std::count_if(world.cuda.libraries.begin(), world.cuda.libraries.end(), [](const FakeLibrary& library) {
+                  return library.unloaded && library.mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+              }) == 2);
+        CHECK(world.cuda.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
     }
 }
 

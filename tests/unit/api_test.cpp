@@ -1,5 +1,7 @@
 // The C boundary without driver and NVRTC: queries, the CPU reference, and misuse of every argument and struct field.
+#include "runtime/context.h"
 #include "support/catch.h"
+#include "support/environment.h"
 #include "support/temp_directory.h"
 
 #include <normquant/normquant.h>
@@ -300,6 +302,46 @@ TEST_CASE("nq_context_options: every field") {
     CHECK(nq_context_create(&options, &context) == NQ_ERR_STRUCT_SIZE);
     CHECK(nq_context_create(nullptr, nullptr) == NQ_ERR_INVALID_ARGUMENT);
     CHECK(said("context is NULL"));
+}
+
+TEST_CASE("a field of the options beats the environment, which beats the default") {
+    nq::Environment environment;
+    environment.default_cache_dir = "/default";
+    environment.cuda_homes = {"/cuda"};
+    auto config = nq::make_config(nullptr, environment);
+    REQUIRE(config);
+    CHECK(config->jit);
+    CHECK(config->cache_dir == "/default");
+    CHECK(config->nvrtc.empty());
+    CHECK(config->log_level == NQ_LOG_WARN);
+    CHECK(config->cuda_homes == environment.cuda_homes);
+
+    environment.jit = false;
+    environment.cache_dir = "";
+    environment.nvrtc = "/environment/nvrtc";
+    environment.libcuda = "/environment/cuda";
+    environment.log_level = NQ_LOG_DEBUG;
+    config = nq::make_config(nullptr, environment);
+    REQUIRE(config);
+    CHECK_FALSE(config->jit);
+    CHECK(config->cache_dir.empty());  // set to nothing is not the default
+    CHECK(config->nvrtc == "/environment/nvrtc");
+    CHECK(config->libcuda == "/environment/cuda");
+    CHECK(config->log_level == NQ_LOG_DEBUG);
+
+    nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
+    options.jit = NQ_JIT_ON;
+    options.cache_dir = "/option/cache";
+    options.nvrtc = "/option/nvrtc";
+    options.libcuda = "/option/cuda";
+    options.log_level = NQ_LOG_ERROR;
+    config = nq::make_config(&options, environment);
+    REQUIRE(config);
+    CHECK(config->jit);
+    CHECK(config->cache_dir == "/option/cache");
+    CHECK(config->nvrtc == "/option/nvrtc");
+    CHECK(config->libcuda == "/option/cuda");
+    CHECK(config->log_level == NQ_LOG_ERROR);
 }
 
 TEST_CASE("a context needs neither driver nor NVRTC, and NULL arguments are named") {
