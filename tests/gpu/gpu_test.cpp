@@ -1,0 +1,408 @@
+// The compiled kernel on a real device: its bytes equal the reference's.
+#include "gpu/gpu.h"
+
+#include "jit/compile.h"
+#include "jit/source.h"
+#include "support/catch.h"
+#include "support/golden.h"
+#include "support/random_inputs.h"
+
+#include <normquant/geometry.h>
+#include <normquant/scale.cuh>
+
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+using namespace nq;
+using namespace nq::test;
+
+namespace {
+
+// The process has one device; a test program without one is skipped as a whole.
+const Gpu& gpu() {
+    static const std::unique_ptr<Gpu> instance = [] {
+        std::string why;
+        auto opened = Gpu::open(why);
+        if (!opened) {
+            std::printf("skipped: no GPU here (%s)\n", why.c_str());
+            std::exit(77);
+        }
+        return opened;
+    }();
+    return *instance;
+}
+
+nq_context* context() {
+    static nq_context* const instance = [] {
+        nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
+        options.cache_dir = "";
+        nq_context* created = nullptr;
+        if (nq_context_create(&options, &created) != NQ_OK) throw std::runtime_error(nq_last_error());
+        return created;
+    }();
+    return instance;
+}
+
+void ok(nq_status status) {
+    INFO(nq_status_name(status) << ": " << nq_last_error() << " " << nq_last_error_detail());
+    REQUIRE(status == NQ_OK);
+}
+
+nq_kernel* prepare(const Problem& problem, std::uint32_t threads_per_row = 0) {
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.threads_per_row = threads_per_row;
+    nq_kernel* kernel = nullptr;
+    const nq_problem c = problem_to_c(problem);
+    ok(nq_prepare(context(), &c, &options, &kernel));
+    return kernel;
+}
+
+Outputs run_device(const Problem& problem, const Inputs& inputs, std::uint32_t threads_per_row = 0, std::size_t offset = 0) {
+    const nq_kernel* kernel = prepare(problem, threads_per_row);
+    const DeviceBuffer x(gpu(), inputs.x.size(), offset), weight(gpu(), inputs.weight);
+    x.upload(inputs.x);
+    const DeviceBuffer fp4(gpu(), fp4_bytes(problem, inputs.rows)), scales(gpu(), scale_bytes(problem, inputs.rows));
+    fp4.fill(0xab);
+    scales.fill(0x7f);
+    Bytes gs(4);
+    if (inputs.global_scale) std::memcpy(gs.data(), &*inputs.global_scale, 4);
+    const DeviceBuffer global_scale(gpu(), gs);
+
+    nq_tensors tensors = NQ_TENSORS_INIT;
+    tensors.rows = inputs.rows;
+    tensors.eps = inputs.eps;
+    tensors.x = x.data();
+    tensors.weight = weight.data();
+    tensors.global_scale = inputs.global_scale ? static_cast<const float*>(global_scale.data()) : nullptr;
+    tensors.fp4 = fp4.data();
+    tensors.scales = scales.data();
+    ok(nq_launch(kernel, &tensors, nullptr));
+    gpu().check(gpu().cuCtxSynchronize(), "the launch");
+    REQUIRE(fp4.canaries_intact());
+    REQUIRE(scales.canaries_intact());
+    REQUIRE(x.download() == inputs.x);
+    Outputs out;
+    out.fp4 = fp4.download();
+    out.scales = scales.download();
+    return out;
+}
+
+void same_as_reference(const Problem& problem, const Inputs& inputs, std::uint32_t threads_per_row = 0, std::size_t offset = 0) {
+    INFO(canonical_text(problem) << " rows " << inputs.rows << " threads " << threads_per_row << " offset " << offset);
+    const Outputs expected = run_reference(problem, inputs, 0);
+    const Outputs got = run_device(problem, inputs, threads_per_row, offset);
+    REQUIRE(got.fp4 == expected.fp4);
+    REQUIRE(got.scales == expected.scales);
+}
+
+Problem make_problem(std::uint32_t hidden, DType dtype, DType weight, std::uint32_t block, ScaleFormat format, ScaleLayout layout) {
+    Problem problem;
+    problem.hidden = hidden;
+    problem.dtype = dtype;
+    problem.weight_dtype = weight;
+    problem.block_size = block;
+    problem.scale_format = format;
+    problem.scale_layout = layout;
+    return problem;
+}
+
+std::vector<Problem> problems(std::uint32_t hidden) {
+    std::vector<Problem> all;
+    for (const DType dtype : {DType::fp16, DType::bf16}) {
+        for (const DType weight : {dtype, DType::fp32}) {
+            for (const std::uint32_t block : {16u, 32u}) {
+                for (const ScaleFormat format : {ScaleFormat::e4m3, ScaleFormat::ue8m0}) {
+                    for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
+                        if (hidden % block == 0) all.push_back(make_problem(hidden, dtype, weight, block, format, layout));
+                    }
+                }
+            }
+        }
+    }
+    return all;
+}
+
+Problem nvfp4(std::uint32_t hidden, ScaleLayout layout = ScaleLayout::linear) {
+    return make_problem(hidden, DType::bf16, DType::bf16, 16, ScaleFormat::e4m3, layout);
+}
+
+// A kernel of the test's own, compiled with the library's headers and options.
+class TestKernel {
+public:
+    explicit TestKernel(const std::string& source) {
+        const auto nvrtc = load_nvrtc("", {});
+        if (!nvrtc) throw std::runtime_error(nvrtc.error().message);
+        const auto arch = target_for(gpu().capability(), (*nvrtc)->version, (*nvrtc)->archs);
+        const auto compiled = compile(**nvrtc, source, *arch);
+        if (!compiled) throw std::runtime_error(compiled.error().message + compiled.error().detail);
+        const Driver& driver = gpu().driver();
+        gpu().check(driver.cuLibraryLoadData(&library_, compiled->cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "load");
+        gpu().check(driver.cuLibraryGetKernel(&kernel_, library_, "test"), "cuLibraryGetKernel");
+    }
+    ~TestKernel() { gpu().driver().cuLibraryUnload(library_); }
+    void launch(unsigned blocks, unsigned threads, void** arguments) const {
+        CUlaunchConfig config{};
+        config.gridDimX = blocks;
+        config.gridDimY = config.gridDimZ = 1;
+        config.blockDimX = threads;
+        config.blockDimY = config.blockDimZ = 1;
+        gpu().check(gpu().driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr), "launch");
+        gpu().check(gpu().cuCtxSynchronize(), "the kernel");
+    }
+
+private:
+    CUlibrary library_ = nullptr;
+    CUkernel kernel_ = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("golden vectors of the plain operator") {
+    (void)gpu();
+    int compared = 0;
+    for (const std::string& name : golden_names()) {
+        const GoldenCase golden = load_golden(name);
+        if (!kernel_exists(golden.problem)) continue;
+        INFO(name);
+        const Outputs got = run_device(golden.problem, golden.inputs);
+        REQUIRE(got.fp4 == golden.expected.fp4);
+        REQUIRE(got.scales == golden.expected.scales);
+        ++compared;
+    }
+    CHECK(compared >= 25);
+}
+
+TEST_CASE("every type, block, scale format and layout, over every distribution") {
+    std::uint64_t seed = 0;
+    for (const std::uint32_t hidden : {64u, 576u, 2880u, 7168u}) {
+        for (const Problem& problem : problems(hidden)) {
+            for (const Distribution distribution : kDistributions) {
+                ++seed;
+                same_as_reference(problem, random_inputs(problem, seed % 2 ? 37 : 300, distribution, seed));
+            }
+        }
+    }
+}
+
+TEST_CASE("row counts around tiles, blocks and the change of variant") {
+    for (const std::uint32_t hidden : {16u, 80u, 4096u}) {
+        for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
+            const Problem problem = nvfp4(hidden, layout);
+            for (const std::int64_t rows : {0, 1, 2, 7, 127, 128, 129, 263, 264, 265, 1000}) {
+                same_as_reference(problem, random_inputs(problem, rows, Distribution::outliers, static_cast<std::uint64_t>(rows)));
+            }
+        }
+    }
+    same_as_reference(nvfp4(576, ScaleLayout::swizzled), random_inputs(nvfp4(576), 16384, Distribution::normal, 5));
+}
+
+TEST_CASE("widths: powers of two or not, narrow and wide") {
+    for (const std::uint32_t hidden : {16u,   32u,   48u,   64u,   80u,   96u,   112u,  1536u, 1840u,  2112u,  2688u,  2896u,  3072u,
+                                       3584u, 4608u, 5120u, 5376u, 6144u, 6656u, 7680u, 8192u, 10240u, 12288u, 14336u, 16384u, 16400u,
+                                       18432u, 20480u, 24576u, 28672u, 32768u, 32784u, 53248u, 65536u, 65552u, 98304u, 131072u}) {
+        for (const Problem& problem : {nvfp4(hidden, ScaleLayout::swizzled),
+                                       make_problem(hidden, DType::fp16, DType::fp32, hidden % 32 ? 16 : 32, ScaleFormat::ue8m0, ScaleLayout::linear)}) {
+            for (const std::int64_t rows : {3, 300}) same_as_reference(problem, random_inputs(problem, rows, Distribution::outliers, hidden));
+        }
+    }
+}
+
+TEST_CASE("every thread count gives the same bytes") {
+    for (const std::uint32_t hidden : {16u, 80u, 128u, 576u, 2880u, 4096u, 7168u, 16384u, 32768u, 131072u}) {
+        for (const Problem& problem : problems(hidden)) {
+            if (problem.dtype == DType::fp16 || problem.weight_dtype == DType::fp32) continue;
+            const Inputs inputs = random_inputs(problem, 67, Distribution::outliers, hidden);
+            for (std::uint32_t n = 1; n <= 1024; n *= 2) {
+                if (normquant::threads_per_row_valid(hidden, n)) same_as_reference(problem, inputs, n);
+            }
+        }
+    }
+}
+
+TEST_CASE("a row's bytes are the same alone and in a batch") {
+    const Problem problem = nvfp4(7168);
+    const Inputs batch = random_inputs(problem, 513, Distribution::outliers, 9);
+    const Outputs together = run_device(problem, batch);
+    for (const std::size_t row : {0u, 100u, 512u}) {
+        Inputs alone = batch;
+        alone.rows = 1;
+        const std::size_t bytes = 2 * std::size_t{problem.hidden}, codes = problem.hidden / 2, scales = problem.blocks();
+        alone.x.assign(batch.x.begin() + static_cast<std::ptrdiff_t>(row * bytes), batch.x.begin() + static_cast<std::ptrdiff_t>((row + 1) * bytes));
+        const Outputs got = run_device(problem, alone);
+        REQUIRE(std::equal(got.fp4.begin(), got.fp4.end(), together.fp4.begin() + static_cast<std::ptrdiff_t>(row * codes)));
+        REQUIRE(std::equal(got.scales.begin(), got.scales.end(), together.scales.begin() + static_cast<std::ptrdiff_t>(row * scales)));
+    }
+}
+
+TEST_CASE("inputs that are 16- but not 32-byte aligned") {
+    const Problem problem = nvfp4(2880);
+    same_as_reference(problem, random_inputs(problem, 5, Distribution::normal, 1), 0, 16);
+    same_as_reference(problem, random_inputs(problem, 500, Distribution::normal, 2), 0, 16);
+}
+
+TEST_CASE("tensors beyond 2^31 elements") {
+    struct Case {
+        std::int64_t rows;
+        std::uint32_t hidden;
+        std::int64_t x_stride;
+    };
+    for (const Case& c : {Case{131073, 16384, 16384}, Case{1048641, 4096, 4096}, Case{139811, 5120, 15360}}) {
+        const Problem problem = nvfp4(c.hidden, ScaleLayout::swizzled);
+        INFO(canonical_text(problem) << " rows " << c.rows << " stride " << c.x_stride);
+        const std::size_t row = 2 * static_cast<std::size_t>(c.x_stride), last = static_cast<std::size_t>(c.rows - 1);
+        const Inputs inputs = random_inputs(problem, 1, Distribution::outliers, 3);
+        const DeviceBuffer x(gpu(), last * row + 2 * std::size_t{c.hidden}), weight(gpu(), inputs.weight);
+        const DeviceBuffer fp4(gpu(), fp4_bytes(problem, c.rows)), scales(gpu(), scale_bytes(problem, c.rows));
+        x.fill(0);
+        x.upload(inputs.x, last * row);
+        scales.fill(0x7f);
+        nq_tensors tensors = NQ_TENSORS_INIT;
+        tensors.rows = c.rows;
+        tensors.x = x.data();
+        tensors.x_stride = c.x_stride;
+        tensors.weight = weight.data();
+        tensors.fp4 = fp4.data();
+        tensors.scales = scales.data();
+        ok(nq_launch(prepare(problem), &tensors, nullptr));
+        gpu().check(gpu().cuCtxSynchronize(), "the launch");
+
+        Inputs alone = inputs;
+        alone.global_scale.reset();
+        alone.eps = tensors.eps;
+        Problem linear = problem;
+        linear.scale_layout = ScaleLayout::linear;
+        const Outputs expected = run_reference(linear, alone);
+        REQUIRE(fp4.download(last * c.hidden / 2, c.hidden / 2) == expected.fp4);
+        const nq_problem as_c = problem_to_c(problem);
+        const Bytes tile = scales.download(0, scale_bytes(problem, c.rows));
+        for (std::uint32_t b = 0; b < problem.blocks(); ++b) {
+            std::size_t at = 0;
+            ok(nq_scale_offset(&as_c, c.rows - 1, b, &at));
+            REQUIRE(tile[at] == expected.scales[b]);
+            ok(nq_scale_offset(&as_c, c.rows - 2, b, &at));
+            REQUIRE(tile[at] == 0);  // a zero row
+        }
+        REQUIRE(fp4.canaries_intact());
+        REQUIRE(scales.canaries_intact());
+    }
+}
+
+TEST_CASE("reciprocal square root is correctly rounded over two binades and all subnormals") {
+    const TestKernel kernel(R"(#include <normquant/intrinsics.cuh>
+extern "C" __global__ void test(float* out, unsigned first) {
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = normquant::reciprocal_sqrt(normquant::as_float(first + i));
+})");
+    constexpr unsigned kCount = 1u << 23;
+    const DeviceBuffer out(gpu(), 4 * kCount);
+    for (const unsigned first : {0u, 0x3f800000u, 0x40000000u, 0x7f000000u}) {
+        CUdeviceptr address = out.address();
+        unsigned start = first;
+        void* arguments[] = {&address, &start};
+        kernel.launch(kCount / 256, 256, arguments);
+        const Bytes bytes = out.download();
+        unsigned wrong = 0;
+        for (unsigned i = 0; i < kCount; ++i) {
+            std::uint32_t got;
+            std::memcpy(&got, bytes.data() + 4 * std::size_t{i}, 4);
+            wrong += got != std::bit_cast<std::uint32_t>(normquant::reciprocal_sqrt(std::bit_cast<float>(first + i)));
+        }
+        INFO("from bits " << first);
+        CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("the E4M3 reciprocal is correctly rounded for every scale byte") {
+    const TestKernel kernel(R"(#include <normquant/scale.cuh>
+extern "C" __global__ void test(float* out) {
+    out[threadIdx.x] = normquant::reciprocal(normquant::e4m3_to_float(threadIdx.x));
+})");
+    const DeviceBuffer out(gpu(), 4 * 256);
+    CUdeviceptr address = out.address();
+    void* arguments[] = {&address};
+    kernel.launch(1, 256, arguments);
+    const Bytes bytes = out.download();
+    for (unsigned code = 0; code < 256; ++code) {
+        if ((code & 0x7f) == 0 || (code & 0x7f) == 0x7f) continue;  // scale 0 has no reciprocal, NaN stays NaN
+        float got;
+        std::memcpy(&got, bytes.data() + 4 * std::size_t{code}, 4);
+        CHECK(got == 1.0f / normquant::e4m3_to_float(code));
+    }
+}
+
+TEST_CASE("the conversion paths agree on all 2^32 inputs") {
+    const bool native = features(*target_for(gpu().capability(), std::nullopt, {})).e4m3_convert;
+    const TestKernel kernel(std::string("constexpr bool kNative = ") + (native ? "true" : "false") + R"(;
+#include <normquant/fp4.cuh>
+#include <normquant/scale.cuh>
+using namespace normquant;
+// Eight different values at once, so that no lane stands in for another.
+extern "C" __global__ void test(unsigned* wrong, unsigned first) {
+    const unsigned at = first + (blockIdx.x * blockDim.x + threadIdx.x);
+    float q[8];
+    for (unsigned i = 0; i < 8; ++i) q[i] = add(as_float(at ^ i * 0x12345678u), -0.0f);  // NaN becomes canonical
+    if (e2m1x8_scalar(q) != e2m1x8_packed(q)) atomicAdd(wrong, 1u);
+    const float v = add(as_float(at), -0.0f);
+    if (kNative && convert_e4m3(v) != e4m3_software(v)) atomicAdd(wrong + 1, 1u);
+})");
+    if (features(*target_for(gpu().capability(), std::nullopt, {})).u16x2_min) {
+        const DeviceBuffer wrong(gpu(), Bytes(8, 0));
+        for (unsigned part = 0; part < 256; ++part) {
+            CUdeviceptr address = wrong.address();
+            unsigned first = part << 24;
+            void* arguments[] = {&address, &first};
+            kernel.launch(1u << 16, 256, arguments);
+        }
+        CHECK(wrong.download() == Bytes(8, 0));
+    }
+}
+
+TEST_CASE("stream capture") {
+    const Driver& driver = gpu().driver();
+    const Problem problem = nvfp4(4096, ScaleLayout::swizzled), unprepared = nvfp4(4112);
+    const Inputs inputs = random_inputs(problem, 200, Distribution::normal, 4);
+    nq_kernel* kernel = prepare(problem);
+    const DeviceBuffer x(gpu(), inputs.x), weight(gpu(), inputs.weight), fp4(gpu(), fp4_bytes(problem, 200)),
+        scales(gpu(), scale_bytes(problem, 200));
+    nq_tensors tensors = NQ_TENSORS_INIT;
+    tensors.rows = 200;
+    tensors.x = x.data();
+    tensors.weight = weight.data();
+    tensors.fp4 = fp4.data();
+    tensors.scales = scales.data();
+    Inputs plain = inputs;
+    plain.global_scale.reset();
+    const Outputs expected = run_reference(problem, plain);
+
+    for (const CUstreamCaptureMode mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+        CUstream stream;
+        gpu().check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        gpu().check(gpu().cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture");
+        ok(nq_launch(kernel, &tensors, stream));
+        const nq_problem missing = problem_to_c(unprepared);
+        CHECK(nq_run(context(), &missing, &tensors, stream) == NQ_ERR_NOT_PREPARED);
+        tensors.rows = 0;
+        ok(nq_launch(kernel, &tensors, stream));
+        tensors.rows = 200;
+        CUgraph graph;
+        gpu().check(gpu().cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+        std::size_t nodes = 0;
+        gpu().check(gpu().cuGraphGetNodes(graph, nullptr, &nodes), "cuGraphGetNodes");
+        CHECK(nodes == 1);
+        CUgraphExec exec;
+        gpu().check(gpu().cuGraphInstantiateWithFlags(&exec, graph, 0), "cuGraphInstantiate");
+        for (const unsigned poison : {0x7fu, 0xffu}) {
+            fp4.fill(static_cast<unsigned char>(poison));
+            scales.fill(static_cast<unsigned char>(poison));
+            gpu().check(gpu().cuGraphLaunch(exec, stream), "cuGraphLaunch");
+            gpu().check(driver.cuStreamSynchronize(stream), "the graph");
+            REQUIRE(fp4.download() == expected.fp4);
+            REQUIRE(scales.download() == expected.scales);
+        }
+        gpu().check(gpu().cuGraphExecDestroy(exec), "cuGraphExecDestroy");
+        gpu().check(gpu().cuGraphDestroy(graph), "cuGraphDestroy");
+        gpu().check(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+    }
+}
