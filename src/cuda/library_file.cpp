@@ -19,9 +19,9 @@ OpenedLibrary open_library(const std::string& name, int extra_flags) {
     library.path = library.found_as = name;
     struct link_map* map = nullptr;
     if (::dlinfo(library.handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr) {
-        library.found_as = map->l_name;
+        if (name.find('/') == std::string::npos) library.found_as = map->l_name;
         const std::unique_ptr<char, void (*)(void*)> resolved(::realpath(map->l_name, nullptr), ::free);
-        library.path = resolved ? resolved.get() : library.found_as;
+        library.path = resolved ? resolved.get() : map->l_name;
     }
     return library;
 }

@@ -8,7 +8,7 @@ namespace nq {
 struct OpenedLibrary {
     void* handle = nullptr;  // nullptr: `error` says why
     std::string path;        // of the file, symlinks resolved
-    std::string found_as;    // the name under which the loader found it
+    std::string found_as;    // the path under which it was found, symlinks and all
     std::string error;
 };
 

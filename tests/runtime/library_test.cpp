@@ -3,6 +3,8 @@
 #include "cuda/nvrtc.h"
 #include "fixture.h"
 
+#include <dlfcn.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -82,6 +84,35 @@ TEST_CASE("a folder may be named in place of the library") {
     REQUIRE(nvrtc);
     CHECK((*nvrtc)->path == std::filesystem::canonical(NORMQUANT_FAKE_NVRTC));
     CHECK((*nvrtc)->version == nq::NvrtcVersion{13, 0});
+}
+
+TEST_CASE("the builtins are loaded with the library that they lie beside") {
+    TempDirectory real, linked;
+    const auto is_loaded = [](const std::string& path) {
+        return ::dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD) != nullptr;
+    };
+    // Copies, as an object is loaded once whatever its names are. What the builtins hold does not matter here.
+    const std::string library = real / "libnvrtc.so.13";
+    std::filesystem::copy_file(NORMQUANT_FAKE_NVRTC, library);
+    REQUIRE(nq::load_nvrtc(library, {}));  // without any it is used all the same
+
+    const auto put_builtins = [](const TempDirectory& directory) {
+        const std::string builtins = directory / "libnvrtc-builtins.so.13.0";
+        std::filesystem::copy_file(NORMQUANT_FAKE_NVRTC, builtins);
+        return builtins;
+    };
+    SECTION("beside the file") {
+        const std::string builtins = put_builtins(real);
+        CHECK_FALSE(is_loaded(builtins));
+        REQUIRE(nq::load_nvrtc(library, {}));
+        CHECK(is_loaded(builtins));
+    }
+    SECTION("beside a symlink to it, as package managers make them") {
+        std::filesystem::create_symlink(library, linked / "libnvrtc.so.13");
+        const std::string builtins = put_builtins(linked);
+        REQUIRE(nq::load_nvrtc(linked / "libnvrtc.so.13", {}));
+        CHECK(is_loaded(builtins));
+    }
 }
 
 TEST_CASE("which targets an NVRTC lists") {
