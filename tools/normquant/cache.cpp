@@ -170,7 +170,7 @@ Result<Report> path(const std::string& cache_dir) {
 
 std::vector<Command> add_cache(CLI::App& parent) {
     CLI::App* cache = parent.add_subcommand("cache", "Look at the kernel cache");
-    cache->require_subcommand(1);
+    cache->require_subcommand(0, 1);
     cache->footer(kFooter);
     auto cache_dir = std::make_shared<std::string>();
     auto wanted = std::make_shared<std::string>();

@@ -44,19 +44,20 @@ std::optional<std::string> difference(const char* name, const std::vector<unsign
                        count, reference.size(), first, other[first], reference[first]);
 }
 
-Result<double> median_seconds(Device& device, const nq_kernel* kernel, const nq_tensors& tensors, unsigned launches) {
-    std::vector<double> seconds;
+// Launches follow each other without a pause, so that the time is the device's and not that of the host's calls.
+Result<double> seconds_per_launch(Device& device, const nq_kernel* kernel, const nq_tensors& tensors) {
     auto timer = device.timer();
     if (!timer) return timer.error();
-    constexpr unsigned kWarmUps = 3;
-    for (unsigned i = 0; i < kWarmUps + launches; ++i) {
+    std::vector<double> seconds;
+    for (unsigned batch = 0; batch <= kTimedBatches; ++batch) {
         if (const Outcome started = timer->start(); !started) return started.error();
-        if (const Outcome launched = check(nq_launch(kernel, &tensors, device.stream())); !launched) {
-            return launched.error();
+        for (unsigned i = 0; i < kLaunchesPerBatch; ++i) {
+            const Outcome launched = check(nq_launch(kernel, &tensors, device.stream()));
+            if (!launched) return launched.error();
         }
         const auto elapsed = timer->stop();
         if (!elapsed) return elapsed.error();
-        if (i >= kWarmUps) seconds.push_back(*elapsed);
+        if (batch > 0) seconds.push_back(*elapsed / kLaunchesPerBatch);  // the first warms up
     }
     const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
     std::nth_element(seconds.begin(), middle, seconds.end());
@@ -82,7 +83,7 @@ Result<Outputs> run_reference(const Call& call, std::vector<float>* rstd) {
     return outputs;
 }
 
-Result<GpuOutputs> run_on_gpu(Device& device, nq_context* context, const Call& call, unsigned timed_launches) {
+Result<GpuOutputs> run_on_gpu(Device& device, nq_context* context, const Call& call, bool timed) {
     auto host = allocate_outputs(call);
     if (!host) return host.error();
     GpuOutputs outputs{std::move(*host), 0};
@@ -122,8 +123,8 @@ Result<GpuOutputs> run_on_gpu(Device& device, nq_context* context, const Call& c
     if (const Outcome done = device.synchronize(); !done) return done.error();
     if (const Outcome copied = device.download(*fp4, outputs.fp4); !copied) return copied.error();
     if (const Outcome copied = device.download(*scales, outputs.scales); !copied) return copied.error();
-    if (timed_launches > 0) {
-        const auto seconds = median_seconds(device, kernel, tensors, timed_launches);
+    if (timed) {
+        const auto seconds = seconds_per_launch(device, kernel, tensors);
         if (!seconds) return seconds.error();
         outputs.seconds = *seconds;
     }

@@ -25,10 +25,13 @@ struct Outputs {
 // rstd: where to put the normalization factor of each row, or nullptr.
 Result<Outputs> run_reference(const Call& call, std::vector<float>* rstd = nullptr);
 
+inline constexpr unsigned kTimedBatches = 9;
+inline constexpr unsigned kLaunchesPerBatch = 20;
+
 struct GpuOutputs : Outputs {
-    double seconds = 0;  // median of timed launches; 0 when none was asked for
+    double seconds = 0;  // of one launch: the median over batches; 0 when it was not timed
 };
-Result<GpuOutputs> run_on_gpu(Device& device, nq_context* context, const Call& call, unsigned timed_launches);
+Result<GpuOutputs> run_on_gpu(Device& device, nq_context* context, const Call& call, bool timed);
 
 // Bytes that one call must read and write.
 std::uint64_t traffic_bytes(const Call& call, const Outputs& outputs);

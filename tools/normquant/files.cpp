@@ -77,22 +77,23 @@ Outcome create_output_dir(const std::string& path) {
 Outcome write_file(const std::string& path, std::string_view head, Bytes body) {
     std::string temporary = path + ".XXXXXX";
     Descriptor file(::mkostemp(temporary.data(), O_CLOEXEC));
+    bool created = false;
     const auto failed = [&](const char* what) {
         const int reason = errno;
-        if (file.get() >= 0) ::unlink(temporary.c_str());
+        if (created) ::unlink(temporary.c_str());
         return failure(fmt::format("cannot {} '{}': {}", what, path, std::strerror(reason)));
     };
     if (file.get() < 0) return failed("create");
+    created = true;
     // mkostemp makes it private to the user; results get the permissions any new file would.
     const mode_t mask = ::umask(0);
     ::umask(mask);
     const auto* text = reinterpret_cast<const unsigned char*>(head.data());
     if (::fchmod(file.get(), 0666 & ~mask) != 0 || !write_all(file.get(), {text, head.size()}) ||
-        !write_all(file.get(), body) || ::fsync(file.get()) != 0) {
+        !write_all(file.get(), body) || ::fsync(file.get()) != 0 || !file.close()) {
         return failed("write");
     }
     if (::rename(temporary.c_str(), path.c_str()) != 0) return failed("replace");
-    if (!file.close()) return failure(fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
     return Unit{};
 }
 

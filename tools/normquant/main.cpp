@@ -41,14 +41,17 @@ int run(int argc, char** argv) {
     app.footer(kFooter);
     app.set_version_flag("--version",
                          fmt::format("normquant {}.{}.{}", NQ_VERSION_MAJOR, NQ_VERSION_MINOR, NQ_VERSION_PATCH));
-    app.require_subcommand(1);
+    app.require_subcommand(0, 1);  // none is answered below, with the list of commands
     std::vector<Command> commands{add_quantize(app), add_warmup(app)};
     for (Command& command : add_cache(app)) commands.push_back(std::move(command));
     commands.push_back(add_info(app));
     bool as_json = false;
-    for (const Command& command : commands) {
-        command.app->add_flag("--json", as_json, "Print one JSON document on stdout, and nothing else there");
-    }
+    const auto add_json = [&as_json](CLI::App& taker) {
+        taker.add_flag("--json", as_json, "Print one JSON document on stdout, and nothing else there");
+    };
+    add_json(app);
+    add_json(*app.get_subcommand("cache"));
+    for (const Command& command : commands) add_json(*command.app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::Success& asked) {  // --help, --version
@@ -72,6 +75,12 @@ int run(int argc, char** argv) {
         }
         return report->exit_code;
     }
+    std::string names;
+    for (const Command& command : commands) {
+        const std::string group = command.app->get_parent() == &app ? "" : command.app->get_parent()->get_name() + " ";
+        names += fmt::format("{}{}{}", names.empty() ? "" : ", ", group, command.app->get_name());
+    }
+    print_error(kUsage, fmt::format("name a command: {} (see normquant --help)", names), {}, wants_json(argc, argv));
     return kUsage;
 }
 

@@ -120,7 +120,7 @@ std::vector<SelfTestCase> self_test(Device& device, nq_context* context) {
 
         SelfTestCase result{describe(shape, problem), false, {}};
         const auto reference = run_reference(call);
-        const auto computed = run_on_gpu(device, context, call, 0);
+        const auto computed = run_on_gpu(device, context, call, false);
         if (!reference || !computed) {
             result.message = (reference ? computed.error() : reference.error()).message;
         } else if (const auto found = difference(*reference, *computed)) {

@@ -1,0 +1,53 @@
+#include "tool.h"
+
+#include "file_samples.h"
+#include "support/temp_directory.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+namespace nq::test {
+namespace {
+
+std::string text_of(const std::string& path) {
+    const Blob bytes = read(path);
+    return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+    const TempDirectory directory;
+    const std::string out = directory / "stdout";
+    const std::string err = directory / "stderr";
+    std::vector<std::string> settings{"NORMQUANT_LIBCUDA=/nonexistent/libcuda.so.1", "NORMQUANT_CACHE_DIR="};
+    settings.insert(settings.end(), environment.begin(), environment.end());
+    std::vector<char*> argv{const_cast<char*>(NORMQUANT_TOOL)};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+
+    const pid_t child = fork();
+    if (child < 0) throw std::runtime_error("fork");
+    if (child == 0) {
+        for (const std::string& setting : settings) {
+            const std::size_t equals = setting.find('=');
+            setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1);
+        }
+        dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+        dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+        execv(NORMQUANT_TOOL, argv.data());
+        _exit(127);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid");
+    ToolResult result;
+    result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    result.out = text_of(out);
+    result.err = text_of(err);
+    return result;
+}
+
+}  // namespace nq::test
