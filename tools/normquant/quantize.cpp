@@ -177,8 +177,10 @@ std::string as_text(const Json& json, const std::vector<std::string>& notes) {
     const double microseconds = path["seconds"].get<double>() * 1e6;
     if (path["device"] == "gpu") {
         line("path", fmt::format("GPU, {}", path["name"].get<std::string>()));
-        line("time", fmt::format("{:.2f} us a launch, back to back (median of {} batches of {}), {:.0f} GB/s",
-                                 microseconds, kTimedBatches, kLaunchesPerBatch, path["gb_per_s"].get<double>()));
+        line("time", path["gb_per_s"].is_null()
+                         ? "no rows, no launch"
+                         : fmt::format("{:.2f} us a launch, back to back (median of {} batches of {}), {:.0f} GB/s",
+                                       microseconds, kTimedBatches, kLaunchesPerBatch, path["gb_per_s"].get<double>()));
     } else {
         line("path", "CPU reference");
         line("time", fmt::format("{:.0f} us", microseconds));

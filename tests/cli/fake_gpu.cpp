@@ -1,0 +1,209 @@
+// A libcuda with one "GPU" whose memory is the host's and whose kernels do nothing: what the tool does around a launch
+// can be tested without a device, and --verify must notice. At exit it says on stderr what was not given back.
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+struct Balance {
+    int buffers = 0, streams = 0, events = 0, contexts = 0;
+
+    ~Balance() {
+        if (buffers != 0 || streams != 0 || events != 0 || contexts != 0) {
+            std::fprintf(stderr, "leaked: %d buffers, %d streams, %d events, %d contexts\n", buffers, streams, events,
+                         contexts);
+        }
+    }
+};
+Balance live;
+CUcontext current = nullptr;
+int handle;  // its address stands for every object
+
+template <class T>
+CUresult make(T* object, int& count) {
+    *object = reinterpret_cast<T>(&handle);
+    ++count;
+    return CUDA_SUCCESS;
+}
+
+CUresult success() { return CUDA_SUCCESS; }
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuDriverGetVersion(int* version) {
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+    *device = ordinal;
+    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
+    std::snprintf(name, static_cast<std::size_t>(bytes), "Fake GPU");
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
+    *bytes = size_t{8} << 30;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
+             : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
+                                                                         : 132;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return make(context, live.contexts); }
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice) {
+    --live.contexts;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent(CUcontext context) {
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext, unsigned long long* id) {
+    *id = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream* stream, unsigned) { return make(stream, live.streams); }
+
+CUresult cuStreamDestroy(CUstream) {
+    --live.streams;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream, CUcontext* context) {
+    *context = reinterpret_cast<CUcontext>(&handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
+    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;  // as the real one
+    void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    *address = reinterpret_cast<CUdeviceptr>(memory);
+    ++live.buffers;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree(CUdeviceptr address) {
+    std::free(reinterpret_cast<void*>(address));
+    --live.buffers;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
+    std::memcpy(to, reinterpret_cast<void*>(from), bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned) { return make(event, live.events); }
+
+CUresult cuEventDestroy(CUevent) {
+    --live.events;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) {
+    *milliseconds = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
+                           unsigned) {
+    *library = reinterpret_cast<CUlibrary>(&handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary, const char*) {
+    *kernel = reinterpret_cast<CUkernel>(&handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel) {
+    *function = reinterpret_cast<CUfunction>(&handle);
+    return CUDA_SUCCESS;
+}
+
+// cuda.h renames what it has newer versions of; the names asked for are the plain ones. The rest succeeds and does
+// nothing.
+CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUdriverProcAddressQueryResult* found) {
+    const struct {
+        const char* name;
+        void* address;
+    } functions[] = {
+        {"cuDriverGetVersion", reinterpret_cast<void*>(&cuDriverGetVersion)},
+        {"cuDeviceGetCount", reinterpret_cast<void*>(&cuDeviceGetCount)},
+        {"cuDeviceGet", reinterpret_cast<void*>(&cuDeviceGet)},
+        {"cuDeviceGetName", reinterpret_cast<void*>(&cuDeviceGetName)},
+        {"cuDeviceTotalMem", reinterpret_cast<void*>(&cuDeviceTotalMem)},
+        {"cuDeviceGetAttribute", reinterpret_cast<void*>(&cuDeviceGetAttribute)},
+        {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&cuDevicePrimaryCtxRetain)},
+        {"cuDevicePrimaryCtxRelease", reinterpret_cast<void*>(&cuDevicePrimaryCtxRelease)},
+        {"cuCtxGetCurrent", reinterpret_cast<void*>(&cuCtxGetCurrent)},
+        {"cuCtxPushCurrent", reinterpret_cast<void*>(&cuCtxPushCurrent)},
+        {"cuCtxGetDevice", reinterpret_cast<void*>(&cuCtxGetDevice)},
+        {"cuCtxGetId", reinterpret_cast<void*>(&cuCtxGetId)},
+        {"cuStreamCreate", reinterpret_cast<void*>(&cuStreamCreate)},
+        {"cuStreamDestroy", reinterpret_cast<void*>(&cuStreamDestroy)},
+        {"cuStreamGetCtx", reinterpret_cast<void*>(&cuStreamGetCtx)},
+        {"cuStreamIsCapturing", reinterpret_cast<void*>(&cuStreamIsCapturing)},
+        {"cuMemAlloc", reinterpret_cast<void*>(&cuMemAlloc)},
+        {"cuMemFree", reinterpret_cast<void*>(&cuMemFree)},
+        {"cuMemcpyHtoD", reinterpret_cast<void*>(&cuMemcpyHtoD)},
+        {"cuMemcpyDtoH", reinterpret_cast<void*>(&cuMemcpyDtoH)},
+        {"cuEventCreate", reinterpret_cast<void*>(&cuEventCreate)},
+        {"cuEventDestroy", reinterpret_cast<void*>(&cuEventDestroy)},
+        {"cuEventElapsedTime", reinterpret_cast<void*>(&cuEventElapsedTime)},
+        {"cuLibraryLoadData", reinterpret_cast<void*>(&cuLibraryLoadData)},
+        {"cuLibraryGetKernel", reinterpret_cast<void*>(&cuLibraryGetKernel)},
+        {"cuKernelGetFunction", reinterpret_cast<void*>(&cuKernelGetFunction)},
+    };
+    *address = reinterpret_cast<void*>(&success);
+    for (const auto& function : functions) {
+        if (std::strcmp(function.name, name) == 0) *address = function.address;
+    }
+    *found = CU_GET_PROC_ADDRESS_SUCCESS;
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"
