@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+// The sections are those of NUMERICS, which the public header sums up.
 namespace nq {
 namespace {
 
@@ -38,7 +39,8 @@ private:
     std::fenv_t saved_;
 };
 
-float load(const unsigned char* base, std::int64_t index, DType dtype) {
+float load(const void* address, std::int64_t index, DType dtype) {
+    const auto* base = static_cast<const unsigned char*>(address);
     if (dtype == DType::fp32) {
         float value;
         std::memcpy(&value, base + index * 4, 4);
@@ -56,7 +58,11 @@ float store16(unsigned char* base, std::int64_t index, DType dtype, float value)
     return dtype == DType::fp16 ? numerics::from_fp16(bits) : numerics::from_bf16(bits);
 }
 
-// NUMERICS section 7, scale-factor layouts.
+void store_float(float* address, std::int64_t index, float value) {
+    std::memcpy(reinterpret_cast<unsigned char*>(address) + index * 4, &value, 4);
+}
+
+// Section 7: scale-factor layouts.
 struct ScaleLayoutBytes {
     std::int64_t blocks;  // scales a row
     std::int64_t tiles;   // 128x4 tiles across a row
@@ -136,10 +142,10 @@ BlockScale block_scale(float maximum, float rstd, float global_scale, ScaleForma
     // Section 3: the normalization factor.
     const float rstd = numerics::rsqrt(std::fma(sum, 1.0f / static_cast<float>(problem.hidden), tensors.eps));
 
-    if (tensors.sum_of_squares != nullptr) tensors.sum_of_squares[row] = sum;
-    if (tensors.rstd != nullptr) tensors.rstd[row] = rstd;
+    if (tensors.sum_of_squares != nullptr) store_float(tensors.sum_of_squares, row, sum);
+    if (tensors.rstd != nullptr) store_float(tensors.rstd, row, rstd);
 
-    const float global_scale = tensors.global_scale != nullptr ? *tensors.global_scale : 1.0f;
+    const float global_scale = tensors.global_scale != nullptr ? load(tensors.global_scale, 0, DType::fp32) : 1.0f;
     const ScaleLayoutBytes layout{problem.blocks(), (problem.blocks() + 3) / 4,
                                   problem.scale_layout == ScaleLayout::swizzled};
     unsigned char* fp4_row = tensors.fp4 + row * tensors.fp4_stride;

@@ -550,6 +550,41 @@ TEST_CASE("the caller's rounding mode and flush-to-zero change nothing, and are 
     CHECK(out.sum_of_squares == expected.sum_of_squares);
 }
 
+TEST_CASE("host tensors may lie at odd addresses") {
+    const Problem problem{.op = Op::add_rmsnorm, .hidden = 64, .weight_dtype = DType::fp32, .y_out = true};
+    const Inputs inputs = random_inputs(problem, 2, 95);
+    const Outputs expected = run_reference(problem, inputs);
+    const auto shifted = [](const void* data, std::size_t size) {
+        Bytes bytes(size + 1);
+        std::memcpy(bytes.data() + 1, data, size);
+        return bytes;
+    };
+    const Bytes x = shifted(inputs.x.data(), inputs.x.size()), weight = shifted(inputs.weight.data(), 256);
+    const Bytes global_scale = shifted(&*inputs.global_scale, 4);
+    Bytes residual = shifted(inputs.residual.data(), 256), fp4(65), scales(9), y_out(257), sum(9), rstd(9);
+    HostTensors tensors;
+    tensors.rows = 2;
+    tensors.eps = inputs.eps;
+    tensors.x = x.data() + 1;
+    tensors.weight = weight.data() + 1;
+    tensors.global_scale = reinterpret_cast<const float*>(global_scale.data() + 1);
+    tensors.fp4 = fp4.data() + 1;
+    tensors.scales = scales.data() + 1;
+    tensors.residual = residual.data() + 1;
+    tensors.y_out = y_out.data() + 1;
+    tensors.x_stride = tensors.residual_stride = tensors.y_out_stride = 64;
+    tensors.fp4_stride = 32;
+    tensors.sum_of_squares = reinterpret_cast<float*>(sum.data() + 1);
+    tensors.rstd = reinterpret_cast<float*>(rstd.data() + 1);
+    REQUIRE(reference(problem, tensors, 1).ok());
+    CHECK(fp4 == shifted(expected.fp4.data(), 64));
+    CHECK(scales == shifted(expected.scales.data(), 8));
+    CHECK(residual == shifted(expected.residual.data(), 256));
+    CHECK(y_out == shifted(expected.y_out.data(), 256));
+    CHECK(sum == shifted(expected.sum_of_squares.data(), 8));
+    CHECK(rstd == shifted(expected.rstd.data(), 8));
+}
+
 TEST_CASE("no rows is a success that touches nothing") {
     CHECK(reference(Problem{.hidden = 64, .scale_layout = ScaleLayout::swizzled}, HostTensors{}, 0).ok());
 }
