@@ -38,6 +38,8 @@ TEST_CASE("inputs must be regular files") {
     const TempDirectory directory;
     CHECK(MappedFile::open(directory.path()).error().message.find("not a regular file") != std::string::npos);
     CHECK(MappedFile::open(directory / "none").error().message.find("No such file") != std::string::npos);
+    REQUIRE(mkfifo((directory / "pipe").c_str(), 0600) == 0);  // must not wait for a writer
+    CHECK(MappedFile::open(directory / "pipe").error().message.find("not a regular file") != std::string::npos);
     save(directory / "empty", {});
     CHECK(MappedFile::open(directory / "empty")->bytes().empty());
 }

@@ -87,8 +87,8 @@ TEST_CASE("quantize: inputs that are refused are named, with the reason") {
     const auto files = [&](const std::string& input, const std::string& weight, const std::string& text) {
         refused({"quantize", "--input", d / input, "--weight", d / weight, "--out", d / "out"}, text);
     };
-    files("none.npy", "w.npy", "none.npy': No such file");
-    files("x.npy", "none.npy", "none.npy': No such file");
+    files("none.npy", "w.npy", "none.npy: No such file");
+    files("x.npy", "none.npy", "none.npy: No such file");
     files("x.npy:a", "w.npy", "a .npy file holds one array: drop ':a'");
     save(d / "text.txt", {'h', 'i'});
     files("text.txt", "w.npy", "no .npy file, and no .safetensors file");

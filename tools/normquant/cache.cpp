@@ -11,6 +11,7 @@
 #include <array>
 #include <ctime>
 #include <filesystem>
+#include <memory>
 
 namespace nq::cli {
 namespace {

@@ -45,17 +45,18 @@ bool write_all(int fd, Bytes bytes) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (file.get() < 0) return usage_error(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
+    // Not to hang on a FIFO that nobody writes; a regular file does not care.
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (file.get() < 0) return usage_error(std::strerror(errno));
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) {
-        return usage_error(fmt::format("cannot examine '{}': {}", path, std::strerror(errno)));
+        return usage_error(std::strerror(errno));
     }
-    if (!S_ISREG(status.st_mode)) return usage_error(fmt::format("'{}' is not a regular file", path));
+    if (!S_ISREG(status.st_mode)) return usage_error("it is not a regular file");
     const auto size = static_cast<std::size_t>(status.st_size);
     if (size == 0) return MappedFile(nullptr, 0);
     void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-    if (data == MAP_FAILED) return failure(fmt::format("cannot map '{}': {}", path, std::strerror(errno)));
+    if (data == MAP_FAILED) return failure(fmt::format("cannot map it: {}", std::strerror(errno)));
     return MappedFile(static_cast<const unsigned char*>(data), size);
 }
 

@@ -14,6 +14,7 @@ using Bytes = std::span<const unsigned char>;
 
 class MappedFile {
 public:
+    // Errors leave out the path: the caller names it.
     static Result<MappedFile> open(const std::string& path);
     MappedFile(MappedFile&& other) noexcept;
     MappedFile& operator=(MappedFile&&) = delete;

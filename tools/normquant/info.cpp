@@ -8,6 +8,8 @@
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
+#include <memory>
+
 namespace nq::cli {
 namespace {
 

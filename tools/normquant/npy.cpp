@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <string_view>
 

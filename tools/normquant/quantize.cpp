@@ -12,7 +12,9 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <memory>
 
 namespace nq::cli {
 namespace {

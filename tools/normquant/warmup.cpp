@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <map>
+#include <memory>
 
 namespace nq::cli {
 namespace {
