@@ -49,7 +49,8 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("pieces", held ? turns * slots : 1), fmt::arg("lanes", slots * elements / 8),
         fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)), fmt::arg("held", held),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
-        fmt::arg("resident", normquant::resident_blocks(hidden, threads, plan.block_threads)),
+        fmt::arg("resident", normquant::resident_blocks(hidden, threads, plan.block_threads,
+                                                          problem.weight_dtype == DType::fp32, feature.fp4_convert)),
         fmt::arg("entry", kKernelEntry));
 }
 

@@ -10,8 +10,8 @@
 namespace nq {
 namespace {
 
-// Rows share a block of this size when one alone would be smaller.
-constexpr std::uint32_t kSharedBlock = 128;
+// Rows share a block of this size when one alone would be smaller. Rows of a block wait for each other: small is faster.
+constexpr std::uint32_t kSharedBlock = 64;
 
 Plan make_plan(Variant variant, std::uint32_t threads_per_row, std::uint32_t least_block, std::uint32_t load_bytes) {
     return {variant, threads_per_row, std::max(threads_per_row, least_block), load_bytes};
