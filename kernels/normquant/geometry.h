@@ -62,14 +62,15 @@ NQ_CONSTEXPR bool row_in_registers(u32 hidden, u32 threads) {
 }
 
 // Blocks an SM should hold: bounds the registers of a thread to the fewest that its row and the kernel need without spilling
-// (80 for 24 warps, 96 for 20, 128 for 16, 168 for 12). fp32 weights take more, and so does the native conversion's schedule.
-NQ_CONSTEXPR u32 resident_blocks(u32 hidden, u32 threads, u32 block_threads, bool fp32_weight, bool native_fp4) {
+// (80 for 24 warps, 96 for 20, 128 for 16, 168 for 12). lean: what fits 80
+// without spilling, NVFP4 with 16-bit weights on sm_90. fp32 weights need the most.
+NQ_CONSTEXPR u32 resident_blocks(u32 hidden, u32 threads, u32 block_threads, bool lean, bool fp32_weight) {
     const u32 pieces = row_in_registers(hidden, threads) ? granules_per_thread(hidden, threads) : 1;
     const bool short_row = pieces <= (half_granules(hidden, threads) ? 8u : 4u);
-    const bool roomy = fp32_weight || native_fp4;
     // A row of more than 16384 has a block of 256 threads: fewer than two of them would leave the SM half empty.
-    const u32 warps = short_row ? (roomy ? 20 : 24) : roomy && block_threads < 256 ? 12 : 16;
-    return warps * 32 < block_threads ? 1 : warps * 32 / block_threads;
+    const u32 warps = short_row ? (lean ? 24 : fp32_weight ? 16 : 20) : lean || block_threads >= 256 ? 16 : 12;
+    const u32 blocks = warps * 32 / block_threads;
+    return blocks < 1 ? 1 : blocks > 16 ? 16 : blocks;  // no SM holds fewer than 16
 }
 
 // The two granules of a 32-element block lie in neighbouring columns (rounds, with one column): the xor distance of their threads.

@@ -16,6 +16,9 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
     const normquant::Fp4Path path = feature.fp4_convert  ? normquant::kFp4Native
                                     : feature.u16x2_min ? normquant::kFp4Packed
                                                         : normquant::kFp4Scalar;
+    // Where 80 registers were found to do: UE8M0, and the compiler's schedules of the packed path for sm_100 and later, spill.
+    const bool fp32_weight = problem.weight_dtype == DType::fp32;
+    const bool lean = path == normquant::kFp4Packed && !feature.loads_256 && !fp32_weight && problem.scale_format == ScaleFormat::e4m3;
     return fmt::format(
         R"(// {problem}
 // {plan} {arch}
@@ -49,8 +52,7 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("pieces", held ? turns * slots : 1), fmt::arg("lanes", slots * elements / 8),
         fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)), fmt::arg("held", held),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
-        fmt::arg("resident", normquant::resident_blocks(hidden, threads, plan.block_threads,
-                                                          problem.weight_dtype == DType::fp32, feature.fp4_convert)),
+        fmt::arg("resident", normquant::resident_blocks(hidden, threads, plan.block_threads, lean, fp32_weight)),
         fmt::arg("entry", kKernelEntry));
 }
 

@@ -51,6 +51,7 @@ void ok(nq_status status) {
 }
 
 nq_kernel* prepare(const Problem& problem, std::uint32_t threads_per_row = 0) {
+    (void)gpu();  // a test run alone makes the context current here
     nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
     options.threads_per_row = threads_per_row;
     nq_kernel* kernel = nullptr;

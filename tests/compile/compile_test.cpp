@@ -1,0 +1,208 @@
+// What NVRTC makes of the generated units: no warnings, no spills, the entry, and the instructions that each target should have.
+#include "cuda/nvrtc.h"
+#include "jit/compile.h"
+#include "jit/embedded.h"
+#include "jit/source.h"
+#include "support/catch.h"
+
+#include <normquant/geometry.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+using namespace nq;
+
+namespace {
+
+const Nvrtc& nvrtc() {
+    static const auto loaded = [] {
+        std::vector<std::string> homes;
+        for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
+            if (const char* home = std::getenv(variable)) homes.emplace_back(home);
+        }
+        const char* path = std::getenv("NORMQUANT_NVRTC");
+        auto result = load_nvrtc(path ? path : "", homes);
+        if (!result) {
+            std::printf("skipped: %s\n", result.error().message.c_str());
+            std::exit(77);
+        }
+        return *result;
+    }();
+    return *loaded;
+}
+
+// Every target that this NVRTC can be asked for, with suffixes.
+std::vector<Arch> targets() {
+    std::vector<Arch> all;
+    for (const int base : nvrtc().archs) {
+        for (const char* suffix : {"", "a", "f"}) {
+            const auto arch = parse_arch("sm_" + std::to_string(base) + suffix);
+            if (arch && nvrtc().lists(*arch)) all.push_back(*arch);
+        }
+    }
+    return all;
+}
+
+struct Specialization {
+    Problem problem;
+    Plan plan;
+    Arch arch;
+};
+
+std::vector<Problem> every_problem(std::uint32_t hidden) {
+    std::vector<Problem> problems;
+    for (const DType dtype : {DType::fp16, DType::bf16}) {
+        for (const DType weight : {dtype, DType::fp32}) {
+            for (const std::uint32_t block : {16u, 32u}) {
+                for (const ScaleFormat format : {ScaleFormat::e4m3, ScaleFormat::ue8m0}) {
+                    for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
+                        Problem problem;
+                        problem.hidden = hidden;
+                        problem.dtype = dtype;
+                        problem.weight_dtype = weight;
+                        problem.block_size = block;
+                        problem.scale_format = format;
+                        problem.scale_layout = layout;
+                        problems.push_back(problem);
+                    }
+                }
+            }
+        }
+    }
+    return problems;
+}
+
+// "" if all is well, else what is not.
+std::string judge(const Specialization& unit) {
+    const auto compiled = compile(nvrtc(), render_source(unit.problem, unit.plan, unit.arch), unit.arch, {"-Xptxas=-v"});
+    if (!compiled) return compiled.error().message + "\n" + compiled.error().detail;
+    const std::string &ptx = compiled->ptx, &log = compiled->log;
+    const auto has = [&](const char* text) { return ptx.find(text) != std::string::npos; };
+    const bool half = normquant::half_granules(unit.problem.hidden, unit.plan.threads_per_row);
+
+    if (compiled->cubin.size() < 4 || std::memcmp(compiled->cubin.data(), "\177ELF", 4) != 0) return "the cubin is no ELF file";
+    if (log.find("warning") != std::string::npos) return "warnings:\n" + log;
+    if (log.find("spill stores") == std::string::npos) return "ptxas reports no spills at all:\n" + log;
+    const bool clean = log.find(" 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") != std::string::npos;
+    if (!clean && unit.problem.hidden <= 16384) return "spills:\n" + log;
+    if (!has(".entry normquant_kernel(")) return "the entry is missing";
+    if (has("cvt.rn.satfinite.e2m1x2.f32") != features(unit.arch).fp4_convert) return "wrong FP4 conversion";
+    if (has("cvt.rn.satfinite.e4m3x2.f32") != (features(unit.arch).e4m3_convert && unit.problem.scale_format == ScaleFormat::e4m3)) {
+        return "wrong E4M3 conversion";
+    }
+    if (has("ld.global.nc.v8.b32") != (unit.plan.load_bytes == 32)) return "256-bit loads where there should be none, or none";
+    if (has("ld.global.nc.v4.b32") != (unit.plan.load_bytes == 16)) return "128-bit loads where there should be none, or none";
+    for (const char* narrow : {"ld.global.nc.v2", "ld.global.nc.b", "ld.global.nc.u", "ld.global.b", "ld.global.u", "ld.global.v"}) {
+        if (has(narrow)) return std::string("an unexpected load: ") + narrow;
+    }
+    if (has("st.global.v2.b32") == half) return "FP4 stores of the wrong width";
+    if (has(".reqnctapercluster") || has(".explicitcluster")) return "a compile-time cluster dimension";
+    if (has("div.approx") || has("div.full") || has("sqrt.approx.f32") || has("fma.rn.ftz")) return "an approximate or flushed result";
+    return {};
+}
+
+void judge_all(const std::vector<Specialization>& units) {
+    std::atomic<std::size_t> next{0};
+    std::mutex mutex;
+    std::vector<std::string> failures;
+    std::vector<std::thread> workers;
+    for (unsigned w = 0; w < std::max(1u, std::min(4u, std::thread::hardware_concurrency())); ++w) {
+        workers.emplace_back([&] {
+            for (std::size_t i = next++; i < units.size(); i = next++) {
+                const std::string verdict = judge(units[i]);
+                if (verdict.empty()) continue;
+                const std::lock_guard lock(mutex);
+                failures.push_back(canonical_text(units[i].problem) + " | " + canonical_text(units[i].plan) + " | " +
+                                   units[i].arch.name() + ": " + verdict);
+            }
+        });
+    }
+    for (std::thread& worker : workers) worker.join();
+    std::printf("%zu units compiled\n", units.size());
+    for (const std::string& failure : failures) UNSCOPED_INFO(failure);
+    REQUIRE(failures.empty());
+}
+
+constexpr std::uint32_t kHidden[] = {64, 2880, 16384};
+
+Specialization plain_unit(const char* arch) {
+    Specialization unit;
+    unit.problem.hidden = 576;
+    unit.arch = *parse_arch(arch);
+    unit.plan = plans_for(unit.problem, unit.arch)[0];
+    return unit;
+}
+
+}  // namespace
+
+TEST_CASE("every specialization on every target") {
+    std::vector<Specialization> units;
+    std::size_t turn = 0;
+    for (const Arch& arch : targets()) {
+        for (std::size_t i = 0; i < every_problem(64).size(); ++i, ++turn) {
+            const Problem problem = every_problem(kHidden[turn % std::size(kHidden)])[i];
+            const std::vector<Plan> plans = plans_for(problem, arch);
+            units.push_back({problem, plans[turn / std::size(kHidden) % plans.size()], arch});
+        }
+    }
+    REQUIRE(units.size() >= 32 * 5);
+    judge_all(units);
+}
+
+TEST_CASE("every variant at every width, on one target of each kind") {
+    std::vector<Specialization> units;
+    for (const char* name : {"sm_80", "sm_89", "sm_90", "sm_100f", "sm_120f"}) {
+        const Arch arch = *parse_arch(name);
+        if (!nvrtc().lists(arch)) continue;
+        for (const std::uint32_t hidden : {16u, 576u, 5120u, 7168u, 8192u, 32784u, 131072u}) {
+            Problem problem;
+            problem.hidden = hidden;
+            for (const Plan& plan : plans_for(problem, arch)) units.push_back({problem, plan, arch});
+        }
+    }
+    judge_all(units);
+}
+
+TEST_CASE("every specialization, variant and width on every target", "[nightly]") {
+    std::vector<Specialization> units;
+    for (const Arch& arch : targets()) {
+        for (const std::uint32_t hidden : kHidden) {
+            for (const Problem& problem : every_problem(hidden)) {
+                for (const Plan& plan : plans_for(problem, arch)) units.push_back({problem, plan, arch});
+            }
+        }
+    }
+    judge_all(units);
+}
+
+TEST_CASE("options that others leave behind in NVRTC do not change the code") {
+    const Specialization unit = plain_unit("sm_90");
+    const std::string source = render_source(unit.problem, unit.plan, unit.arch);
+    const auto before = compile(nvrtc(), source, unit.arch);
+    // --restrict stays in force in NVRTC 13.0 for every later compile of the process.
+    const auto other = compile(nvrtc(), "extern \"C\" __global__ void f(int* a, int* b) { a[0] = b[0]; a[1] = b[0]; }", unit.arch, {"--restrict"});
+    const auto after = compile(nvrtc(), source, unit.arch);
+    REQUIRE(before);
+    REQUIRE(other);
+    REQUIRE(after);
+    CHECK(before->cubin == after->cubin);
+}
+
+TEST_CASE("a compile that fails carries its log") {
+    const auto failed = compile(nvrtc(), "extern \"C\" __global__ void f() { undeclared_name(); }", *parse_arch("sm_90"));
+    REQUIRE_FALSE(failed);
+    CHECK(failed.error().status == NQ_ERR_COMPILE_FAILED);
+    CHECK(failed.error().detail.find("undeclared_name") != std::string::npos);
+}
+
+TEST_CASE("quoted includes cannot pull in files of the working directory") {
+    for (const EmbeddedHeader& header : embedded_headers()) {
+        INFO(header.name);
+        CHECK(std::string(header.text).find("#include \"") == std::string::npos);
+    }
+}
