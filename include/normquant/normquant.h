@@ -151,11 +151,12 @@ typedef struct nq_tensors {
 
 /* Severity passed to a log callback. */
 enum nq_log_level {
-    NQ_LOG_DEBUG = 0,
-    NQ_LOG_INFO = 1,
-    NQ_LOG_WARN = 2,
-    NQ_LOG_ERROR = 3,
-    NQ_LOG_OFF = 4
+    NQ_LOG_DEFAULT = 0, /* in nq_context_options: NORMQUANT_LOG, else NQ_LOG_WARN; never passed to a callback */
+    NQ_LOG_DEBUG = 1,
+    NQ_LOG_INFO = 2,
+    NQ_LOG_WARN = 3,
+    NQ_LOG_ERROR = 4,
+    NQ_LOG_OFF = 5
 };
 
 /* Called from any thread that uses the context; must not call back into normquant. */
@@ -177,7 +178,7 @@ typedef struct nq_context_options {
     const char *libcuda;          /* path of libcuda; NORMQUANT_LIBCUDA, else the loader's libcuda.so.1 */
     nq_log_callback log_callback; /* NULL: warnings and errors go to stderr */
     void *log_payload;
-    uint32_t log_level; /* least severity reported; 0 means the default: NORMQUANT_LOG, else NQ_LOG_WARN */
+    uint32_t log_level;           /* enum nq_log_level, the least severity reported */
     uint32_t reserved;  /* 0 */
 } nq_context_options;
 

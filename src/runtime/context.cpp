@@ -29,7 +29,7 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
     }
     if (options->log_level > NQ_LOG_OFF) {
         return refuse("log_level", options->log_level,
-                      "0 for the default, NQ_LOG_INFO (1), NQ_LOG_WARN (2), NQ_LOG_ERROR (3), NQ_LOG_OFF (4)");
+                      "NQ_LOG_DEFAULT (0), NQ_LOG_DEBUG (1), NQ_LOG_INFO (2), NQ_LOG_WARN (3), NQ_LOG_ERROR (4), NQ_LOG_OFF (5)");
     }
     if (options->reserved != 0) return refuse("reserved", options->reserved, "0");
 
@@ -46,7 +46,7 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
     config.cuda_homes = environment.cuda_homes;
     config.log_callback = options->log_callback;
     config.log_payload = options->log_payload;
-    config.log_level = options->log_level != 0 ? static_cast<nq_log_level>(options->log_level)
+    config.log_level = options->log_level != NQ_LOG_DEFAULT ? static_cast<nq_log_level>(options->log_level)
                                                : environment.log_level.value_or(NQ_LOG_WARN);
     return config;
 }

@@ -15,6 +15,7 @@ spdlog::level::level_enum to_spdlog(nq_log_level level) {
             return spdlog::level::debug;
         case NQ_LOG_INFO:
             return spdlog::level::info;
+        case NQ_LOG_DEFAULT:
         case NQ_LOG_WARN:
             return spdlog::level::warn;
         case NQ_LOG_ERROR:

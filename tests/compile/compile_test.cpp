@@ -4,6 +4,7 @@
 #include "jit/embedded.h"
 #include "jit/source.h"
 #include "support/catch.h"
+#include "support/problems.h"
 
 #include <normquant/geometry.h>
 
@@ -16,6 +17,7 @@
 #include <thread>
 
 using namespace nq;
+using nq::test::every_problem;
 
 namespace {
 
@@ -53,29 +55,6 @@ struct Specialization {
     Plan plan;
     Arch arch;
 };
-
-std::vector<Problem> every_problem(std::uint32_t hidden) {
-    std::vector<Problem> problems;
-    for (const DType dtype : {DType::fp16, DType::bf16}) {
-        for (const DType weight : {dtype, DType::fp32}) {
-            for (const std::uint32_t block : {16u, 32u}) {
-                for (const ScaleFormat format : {ScaleFormat::e4m3, ScaleFormat::ue8m0}) {
-                    for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
-                        Problem problem;
-                        problem.hidden = hidden;
-                        problem.dtype = dtype;
-                        problem.weight_dtype = weight;
-                        problem.block_size = block;
-                        problem.scale_format = format;
-                        problem.scale_layout = layout;
-                        problems.push_back(problem);
-                    }
-                }
-            }
-        }
-    }
-    return problems;
-}
 
 // "" if all is well, else what is not.
 std::string judge(const Specialization& unit) {

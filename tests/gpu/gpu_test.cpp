@@ -5,6 +5,7 @@
 #include "jit/source.h"
 #include "support/catch.h"
 #include "support/golden.h"
+#include "support/problems.h"
 #include "support/random_inputs.h"
 
 #include <normquant/geometry.h>
@@ -109,22 +110,6 @@ Problem make_problem(std::uint32_t hidden, DType dtype, DType weight, std::uint3
     return problem;
 }
 
-std::vector<Problem> problems(std::uint32_t hidden) {
-    std::vector<Problem> all;
-    for (const DType dtype : {DType::fp16, DType::bf16}) {
-        for (const DType weight : {dtype, DType::fp32}) {
-            for (const std::uint32_t block : {16u, 32u}) {
-                for (const ScaleFormat format : {ScaleFormat::e4m3, ScaleFormat::ue8m0}) {
-                    for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
-                        if (hidden % block == 0) all.push_back(make_problem(hidden, dtype, weight, block, format, layout));
-                    }
-                }
-            }
-        }
-    }
-    return all;
-}
-
 Problem nvfp4(std::uint32_t hidden, ScaleLayout layout = ScaleLayout::linear) {
     return make_problem(hidden, DType::bf16, DType::bf16, 16, ScaleFormat::e4m3, layout);
 }
@@ -178,7 +163,7 @@ TEST_CASE("golden vectors of the plain operator") {
 TEST_CASE("every type, block, scale format and layout, over every distribution") {
     std::uint64_t seed = 0;
     for (const std::uint32_t hidden : {64u, 576u, 2880u, 7168u}) {
-        for (const Problem& problem : problems(hidden)) {
+        for (const Problem& problem : every_problem(hidden)) {
             for (const Distribution distribution : kDistributions) {
                 ++seed;
                 same_as_reference(problem, random_inputs(problem, seed % 2 ? 37 : 300, distribution, seed));
@@ -212,7 +197,7 @@ TEST_CASE("widths: powers of two or not, narrow and wide") {
 
 TEST_CASE("every thread count gives the same bytes") {
     for (const std::uint32_t hidden : {16u, 80u, 128u, 576u, 2880u, 4096u, 7168u, 16384u, 32768u, 131072u}) {
-        for (const Problem& problem : problems(hidden)) {
+        for (const Problem& problem : every_problem(hidden)) {
             if (problem.dtype == DType::fp16 || problem.weight_dtype == DType::fp32) continue;
             const Inputs inputs = random_inputs(problem, 67, Distribution::outliers, hidden);
             for (std::uint32_t n = 1; n <= 1024; n *= 2) {

@@ -286,7 +286,7 @@ TEST_CASE("nq_reference with strides writes the same rows, and nothing between t
 TEST_CASE("nq_context_options: every field") {
     const std::vector<std::pair<const char*, std::function<void(nq_context_options&)>>> table = {
         {"jit", [](nq_context_options& o) { o.jit = 3; }},
-        {"log_level", [](nq_context_options& o) { o.log_level = 5; }},
+        {"log_level", [](nq_context_options& o) { o.log_level = NQ_LOG_OFF + 1; }},
         {"reserved", [](nq_context_options& o) { o.reserved = 1; }},
     };
     nq_context* context = reinterpret_cast<nq_context*>(&context);
