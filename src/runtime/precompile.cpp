@@ -82,6 +82,13 @@ Outcome precompile(Context& context, const nq_problem* problems, std::size_t pro
     }
     for (std::size_t i = 0; i < problem_count; ++i) {
         const auto* problem = reinterpret_cast<const nq_problem*>(reinterpret_cast<const char*>(problems) + i * stride);
+        // An element that claims another size would have its tail checked beyond the array.
+        if (problem->struct_size != stride) {
+            return Error{NQ_ERR_STRUCT_SIZE,
+                         fmt::format("problems[{}].struct_size is {}; accepted: that of problems[0], {}", i,
+                                     problem->struct_size, stride),
+                         {}};
+        }
         for (const char* arch : archs) add_jobs(jobs, i, *problem, arch);
     }
 

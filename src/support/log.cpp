@@ -41,7 +41,7 @@ nq_log_level from_spdlog(spdlog::level::level_enum level) {
 }
 
 void print_to_stderr(uint32_t level, const char* message, void*) {
-    static constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+    static constexpr const char* kNames[] = {"", "debug", "info", "warning", "error"};  // by nq_log_level
     // One call, so that lines of several threads do not mix.
     std::fprintf(stderr, "normquant: %s: %s\n", kNames[level], message);
 }

@@ -385,6 +385,9 @@ TEST_CASE("a context needs neither driver nor NVRTC, and NULL arguments are name
     CHECK(said("archs is NULL"));
     CHECK(nq_precompile(context, &problem, 1, archs + 1, 1, 1, nullptr, nullptr) == NQ_ERR_INVALID_ARGUMENT);
     CHECK(nq_precompile(context, nullptr, 0, nullptr, 0, 0, nullptr, nullptr) == NQ_OK);
+    nq_problem mixed[2] = {problem, problem};
+    mixed[1].struct_size = sizeof(nq_problem) + 64;  // would be read beyond the array
+    CHECK(nq_precompile(context, mixed, 2, archs, 1, 1, nullptr, nullptr) == NQ_ERR_STRUCT_SIZE);
     nq_context_destroy(context);
     nq_context_destroy(nullptr);
     CHECK(std::string(nq_context_cache_dir(nullptr)).empty());
