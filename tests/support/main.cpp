@@ -6,4 +6,5 @@
 #include <catch2/catch.hpp>
 #endif
 
-int main(int argc, char** argv) { return Catch::Session().run(argc, argv); }
+// Not the number of failed assertions, which Catch2 2 returns: 77 of them would read as skipped.
+int main(int argc, char** argv) { return Catch::Session().run(argc, argv) == 0 ? 0 : 1; }
