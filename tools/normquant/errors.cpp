@@ -17,9 +17,4 @@ ExitCode exit_code_of(const Error& error) {
     }
 }
 
-Outcome check(nq_status status) {
-    if (status == NQ_OK) return Unit{};
-    return Error{status, nq_last_error(), nq_last_error_detail()};
-}
-
 }  // namespace nq::cli
