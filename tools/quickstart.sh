@@ -13,7 +13,7 @@ if (($#)); then
 fi
 
 install_packages
-provide_cuda
+provide_cuda 12090 # sm_100f and sm_120f, below, are of 12.9
 build release
 
 readonly NORMQUANT=build/release/tools/normquant/normquant
@@ -27,7 +27,7 @@ say "compiling kernels for sm_90, sm_100f and sm_120f into $NORMQUANT_CACHE_DIR"
     fail "not every kernel could be compiled (see above)" "look at NVRTC: $NORMQUANT info"
 
 "$NORMQUANT" info --json >"$OUT/info.json"
-if grep -q '"target":' "$OUT/info.json"; then # what kernels are compiled for on a device that can run them
+if grep -q '"target": "' "$OUT/info.json"; then # what kernels are compiled for on a device that can run them
     device=gpu
 else
     device=cpu

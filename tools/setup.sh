@@ -1,9 +1,8 @@
 # shellcheck shell=bash
 # Sourced by quickstart.sh and test.sh, in the repository root: installs what the build needs and finds CUDA. Says what it does.
 #
-#   NORMQUANT_CUDA=auto|wheels|DIR   a CUDA Toolkit >= 12.8 if one is found, else wheels (the default); always the wheels; this one
+#   NORMQUANT_CUDA=auto|wheels|DIR   a CUDA Toolkit that is new enough if one is found, else wheels (the default); always the wheels; this one
 
-readonly CUDA_MIN=12080
 # cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC. Nothing else of the toolkit is needed.
 readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96)
 readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
@@ -74,7 +73,10 @@ find_nvrtc() {
 
 cuda_version() { sed -n 's/^#define CUDA_VERSION \([0-9]*\).*/\1/p' "$1/include/cuda.h" 2>/dev/null; }
 
-# usable_cuda DIR: it has cuda.h of 12.8 or newer, nvrtc.h and libnvrtc
+# cuda_name 12080: prints 12.8
+cuda_name() { printf '%d.%d\n' $(($1 / 1000)) $(($1 % 1000 / 10)); }
+
+# usable_cuda DIR: it has cuda.h of CUDA_MIN or newer, nvrtc.h and libnvrtc
 usable_cuda() {
     local version
     version=$(cuda_version "$1") && [[ -n $version && $version -ge $CUDA_MIN && -e $1/include/nvrtc.h ]] && find_nvrtc "$1" >/dev/null
@@ -111,21 +113,23 @@ fetch_wheels() {
     rm -rf "$1.partial"
     mkdir -p "$(dirname "$1")"
     PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --no-deps --only-binary=:all: --no-compile --target "$1.partial" "${CUDA_WHEELS[@]}" ||
-        fail "pip could not fetch ${CUDA_WHEELS[*]}" "check the network, or install a CUDA Toolkit >= 12.8 and set NORMQUANT_CUDA to its folder"
+        fail "pip could not fetch ${CUDA_WHEELS[*]}" "check the network, or install a CUDA Toolkit >= $(cuda_name "$CUDA_MIN") and set NORMQUANT_CUDA to its folder"
     rm -rf "$1"
     mv "$1.partial" "$1"
 }
 
-# Exports CUDAToolkit_ROOT (headers, for CMake) and NORMQUANT_NVRTC (the library, for what is built; one that is set already stays).
+# provide_cuda OLDEST: finds or fetches a CUDA that is no older, e.g. than 12080 (12.8), and exports CUDAToolkit_ROOT (headers, for CMake) and
+# NORMQUANT_NVRTC (the library, for what is built; one that is set already stays).
 provide_cuda() {
-    local wheels=$PWD/build/cuda root
+    local wheels=$PWD/build/cuda root nvrtc_given=${NORMQUANT_NVRTC:-}
+    readonly CUDA_MIN=$1
     case ${NORMQUANT_CUDA:-auto} in
     auto) root=$(find_toolkit) || root=$wheels/nvidia/cu13 ;;
     wheels) root=$wheels/nvidia/cu13 ;;
     *)
         root=$NORMQUANT_CUDA
-        usable_cuda "$root" || fail "NORMQUANT_CUDA=$root has no cuda.h of CUDA >= 12.8, no nvrtc.h or no libnvrtc" \
-            "name the root of a CUDA Toolkit >= 12.8, or NORMQUANT_CUDA=wheels to fetch what is needed from PyPI"
+        usable_cuda "$root" || fail "NORMQUANT_CUDA=$root has no cuda.h of CUDA >= $(cuda_name "$CUDA_MIN"), no nvrtc.h or no libnvrtc" \
+            "name the root of a CUDA Toolkit >= $(cuda_name "$CUDA_MIN"), or NORMQUANT_CUDA=wheels to fetch what is needed from PyPI"
         ;;
     esac
     if [[ $root == "$wheels"/* ]] && ! usable_cuda "$root"; then
@@ -134,14 +138,18 @@ provide_cuda() {
     fi
     export CUDAToolkit_ROOT=$root
     export NORMQUANT_NVRTC=${NORMQUANT_NVRTC:-$(find_nvrtc "$root")}
-    say "CUDA: headers of $(cuda_version "$root") in $root, NVRTC $NORMQUANT_NVRTC"
+    say "CUDA: headers of $(cuda_name "$(cuda_version "$root")") in $root, NVRTC $NORMQUANT_NVRTC"
+    # CMake finds the wheels' headers by itself; no program looks for NVRTC in a build folder.
+    if [[ -z $nvrtc_given && $root == "$wheels"/* ]]; then
+        say "for what is built here, in a shell of your own: export NORMQUANT_NVRTC=$NORMQUANT_NVRTC"
+    fi
 }
 
-# build PRESET
+# build PRESET [BUILD_PRESET]: the second names the targets
 build() {
     say "building build/$1 with $(nproc) jobs"
     # Found anew each time: CUDA may have moved since the last run.
     cmake --preset "$1" -U 'NORMQUANT_*_INCLUDE' >/dev/null ||
         fail "CMake could not configure (see above)" "install what it names; if the build folder is of another checkout, remove build/$1"
-    cmake --build --preset "$1" -j "$(nproc)" || fail "the build failed (see above)" "mend what the compiler names and run this again"
+    cmake --build --preset "${2:-$1}" -j "$(nproc)" || fail "the build failed (see above)" "mend what the compiler names and run this again"
 }

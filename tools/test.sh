@@ -1,18 +1,59 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test that this machine can run; those that need a GPU say so and are skipped.
-# Arguments go to ctest, e.g. tools/test.sh -R cache. The long tests, afterwards: ctest --test-dir build/ci -L nightly
+#
+#   tools/test.sh                 all tests but the long ones; then, built again with sanitizers, those that gain most by it; then the fuzz targets
+#   tools/test.sh ARGUMENT...     the tests alone that these arguments of ctest choose, e.g. -R cache
+#   tools/test.sh --nightly       the long tests: full matrices of the kernels, an hour or more; further arguments go to ctest
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/setup.sh
 
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
-    sed -n '2,3s/^# //p' tools/test.sh
-    sed -n 's/^#   \(NORMQUANT_CUDA=\)/\1/p' tools/setup.sh
+    sed -n '2,6s/^# \{0,1\}//p' tools/test.sh
+    echo
+    sed -n 's/^#   \(NORMQUANT_CUDA=\)/  \1/p' tools/setup.sh
     exit
 fi
 
+# test_preset PRESET [ARGUMENT...]
+test_preset() {
+    say "testing $1"
+    ctest --preset "$1" -j "$(nproc)" "${@:2}"
+}
+
+# Clang with libFuzzer, installed where it is missing. Whatever goes wrong here, the other tests have run.
+provide_fuzzer() {
+    links_fuzzer || { (apt_install clang libclang-rt-dev) && links_fuzzer; }
+}
+
+links_fuzzer() {
+    local target='extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }'
+    command -v clang >/dev/null && clang++ -x c++ -fsanitize=fuzzer,address,undefined -o /dev/null - 2>/dev/null <<<"$target"
+}
+
 install_packages
-provide_cuda
+provide_cuda 12080 # the headers that the build needs
 build ci
-say "testing"
-ctest --preset ci --no-tests=error -j "$(nproc)" "$@"
+case ${1:-} in
+--nightly)
+    test_preset nightly "${@:2}"
+    exit
+    ;;
+?*)
+    test_preset ci "$@"
+    exit
+    ;;
+esac
+
+test_preset ci
+for sanitizers in asan-ubsan tsan; do
+    build "$sanitizers" "$sanitizers-ci"
+    test_preset "$sanitizers-ci"
+done
+if provide_fuzzer; then
+    build fuzz
+    test_preset fuzz
+    say "passed: tests, tests with sanitizers, fuzz targets"
+else
+    say "passed: tests, tests with sanitizers. NOT RUN: the fuzz targets, for want of clang with libFuzzer (Debian: clang libclang-rt-dev)"
+fi

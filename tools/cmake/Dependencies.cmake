@@ -14,7 +14,7 @@ endfunction()
 
 # Headers only: no library of the toolkit is linked.
 _normquant_need(cuda cuda.h "the CUDA Toolkit >= 12.8, or -DCUDAToolkit_ROOT=DIR, or the PyPI wheels that tools/quickstart.sh fetches"
-  HINTS ${CUDAToolkit_ROOT} ENV CUDAToolkit_ROOT ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES include)
+  HINTS ${CUDAToolkit_ROOT} ENV CUDAToolkit_ROOT ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda ${PROJECT_SOURCE_DIR}/build/cuda/nvidia/cu13 PATH_SUFFIXES include)
 _normquant_need(fmt fmt/core.h libfmt-dev)
 _normquant_need(spdlog spdlog/spdlog.h libspdlog-dev)
 _normquant_need(xxhash xxhash.h libxxhash-dev)
