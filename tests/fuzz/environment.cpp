@@ -49,6 +49,8 @@ std::vector<std::string> seeds() {
         block({"HOME=/", "NORMQUANT_CACHE_DIR=", "NORMQUANT_CACHE_SHARED=on", "NORMQUANT_JIT=on", "NORMQUANT_LOG=off"}),
         block({"HOME=", "XDG_CACHE_HOME=", "NORMQUANT_NVRTC=/lib/libnvrtc.so.13", "NORMQUANT_LIBCUDA=libcuda.so.1",
                "NORMQUANT_LOG=error"}),
+        block({"HOME=/h", "NORMQUANT_CACHE_SIZE=512M", "NORMQUANT_CACHE_READONLY=on", "NORMQUANT_BUNDLES=/a:/b::c"}),
+        block({"VIRTUAL_ENV=/venv", "CONDA_PREFIX=/venv", "NORMQUANT_CACHE_SIZE=18446744073709551615"}),
     };
 }
 
