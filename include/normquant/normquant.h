@@ -74,6 +74,7 @@ typedef enum nq_status {
     NQ_ERR_NO_CONTEXT = 42,          /* no CUDA context is current and the stream names none */
     NQ_ERR_DRIVER = 43,              /* any other driver error; the text names it */
     NQ_ERR_CACHE_UNTRUSTED = 50,     /* the cache directory could be written by others */
+    NQ_ERR_CACHE_IO = 51,            /* nq_precompile: compiled, but the cache could not be written */
     NQ_ERR_OUT_OF_MEMORY = 60,       /* host or device memory */
     NQ_ERR_FORKED = 70,              /* used in a child of the process that initialized CUDA */
     NQ_ERR_INTERNAL = 90             /* a bug in normquant */
@@ -168,21 +169,47 @@ enum nq_jit {
     NQ_JIT_OFF = 2 /* only cached kernels; a miss is NQ_ERR_NOT_PREPARED */
 };
 
+/* One NVRTC compile of a context has ended, well or not. Called on the thread that compiled, for every compile: an engine
+ * can raise an alarm when one comes after its warm-up. Must not call back into the same context. */
+typedef struct nq_compile_event {
+    uint32_t struct_size;
+    nq_status status;     /* NQ_OK, or what the caller of nq_prepare gets */
+    const char *key;      /* 32 hex digits, as `normquant cache` names the entry */
+    const char *problem;  /* canonical text of the problem */
+    const char *variant;  /* canonical text of the plan */
+    const char *arch;     /* "sm_90", "sm_100f" */
+    uint64_t compile_ns;
+} nq_compile_event;
+
+typedef void (*nq_compile_callback)(const nq_compile_event *event, void *payload);
+
+/* nq_context_options.cache_flags */
+#define NQ_CACHE_READONLY 0x1u /* the root is read like a layer and never written; also NORMQUANT_CACHE_READONLY=on */
+#define NQ_CACHE_SHARED 0x2u   /* trust directories and bundles that others can write; also NORMQUANT_CACHE_SHARED=on */
+
 /* Every NULL or 0 field falls back to the environment variable named, then to the default. */
 typedef struct nq_context_options {
     uint32_t struct_size;
     uint32_t jit;                 /* enum nq_jit; NORMQUANT_JIT=on|off */
     const char *cache_dir;        /* root of the disk cache, "" for none; NORMQUANT_CACHE_DIR, else
                                      $XDG_CACHE_HOME/normquant, else $HOME/.cache/normquant */
-    const char *nvrtc;            /* path of libnvrtc; NORMQUANT_NVRTC, else the loader's, else CUDA_HOME's */
+    const char *nvrtc;            /* path of libnvrtc; NORMQUANT_NVRTC, else one loaded already, the loader's, CUDA_HOME's,
+                                     that of the active Python environment */
     const char *libcuda;          /* path of libcuda; NORMQUANT_LIBCUDA, else the loader's libcuda.so.1 */
     nq_log_callback log_callback; /* NULL: warnings and errors go to stderr */
     void *log_payload;
     uint32_t log_level;           /* enum nq_log_level, the least severity reported */
-    uint32_t reserved;  /* 0 */
+    uint32_t cache_flags;         /* NQ_CACHE_... */
+    const char *bundles;          /* bundles and read-only cache directories, separated by ':', searched before the root;
+                                     NORMQUANT_BUNDLES. Their kernels serve whichever NVRTC made them */
+    uint64_t cache_size;          /* limit of the root in bytes, UINT64_MAX for none; NORMQUANT_CACHE_SIZE, else 1 GiB */
+    uint32_t compile_threads;     /* compiles at a time; 0: min(4, cores) */
+    uint32_t lock_timeout_ms;     /* wait at most so long for another process that compiles the same kernel; 0: 30000 */
+    nq_compile_callback compile_callback; /* may be NULL */
+    void *compile_payload;
 } nq_context_options;
 
-#define NQ_CONTEXT_OPTIONS_INIT { (uint32_t)sizeof(nq_context_options), NQ_JIT_DEFAULT, NULL, NULL, NULL, NULL, NULL, 0, 0 }
+#define NQ_CONTEXT_OPTIONS_INIT { (uint32_t)sizeof(nq_context_options), NQ_JIT_DEFAULT, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, 0, 0, 0, NULL, NULL }
 
 typedef struct nq_prepare_options {
     uint32_t struct_size;
@@ -214,20 +241,33 @@ enum nq_variant {
     NQ_VARIANT_LATENCY_32B = 3
 };
 
+/* What a context has done so far. Kernels are counted by variant: nq_prepare needs one to four of them. */
 typedef struct nq_counters {
     uint32_t struct_size;
     uint32_t reserved;
-    uint64_t memory_hits;  /* nq_prepare answered from the context */
-    uint64_t disk_hits;    /* kernels read from the disk cache */
-    uint64_t disk_misses;  /* kernels not there */
-    uint64_t bad_entries;  /* entries that failed verification and were set aside */
-    uint64_t compiles;     /* NVRTC compiles that succeeded */
-    uint64_t compile_ns;   /* time spent in them, summed over threads */
+    uint64_t memory_hits;     /* nq_prepare answered from the context */
+    uint64_t layer_hits;      /* kernels from bundles and read-only directories */
+    uint64_t disk_hits;       /* kernels from the root */
+    uint64_t misses;          /* kernels found nowhere: a compile, or NQ_ERR_NOT_PREPARED */
+    uint64_t compiles;        /* NVRTC compiles that succeeded */
+    uint64_t failed_compiles; /* and that did not */
+    uint64_t compile_ns;      /* time spent in both, summed over threads */
+    uint64_t lock_waits;      /* misses that waited for another process's compile */
+    uint64_t lock_wait_ns;
+    uint64_t lock_timeouts;   /* waits that were given up */
+    uint64_t bad_entries;     /* entries that failed verification */
+    uint64_t stored_entries;  /* written to the root */
+    uint64_t stored_bytes;
+    uint64_t failed_stores;   /* compiled, but not written */
+    uint64_t loaded_bytes;    /* of entries read */
+    uint64_t evicted_entries; /* removed to keep within the size limit */
+    uint64_t evicted_bytes;
 } nq_counters;
 
-#define NQ_COUNTERS_INIT { (uint32_t)sizeof(nq_counters), 0, 0, 0, 0, 0, 0, 0 }
+#define NQ_COUNTERS_INIT { (uint32_t)sizeof(nq_counters), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* One kernel of an nq_precompile call is done. Calls are serialized. Return non-zero to stop after this one. */
+/* One kernel of an nq_precompile call is done. Calls are serialized. Return non-zero to stop after this one: the call
+ * then returns NQ_OK, or the first failure so far. */
 typedef struct nq_precompile_event {
     uint32_t struct_size;
     uint32_t variant;      /* enum nq_variant */
@@ -246,7 +286,7 @@ typedef int (*nq_precompile_callback)(const nq_precompile_event *event, void *pa
 typedef struct nq_context nq_context; /* internally synchronized */
 typedef struct nq_kernel nq_kernel;   /* immutable; owned by its context */
 
-/* ---- Queries. Pure: no context, no GPU, no allocation. ------------------------------------------------------- */
+/* ---- Queries. Pure: no context, no GPU. ------------------------------------------------------- */
 
 /* NQ_VERSION of the loaded library. */
 NQ_API uint32_t nq_version(void);
@@ -254,7 +294,7 @@ NQ_API uint32_t nq_version(void);
 NQ_API const char *nq_kernel_sources_digest(void);
 /* "NQ_ERR_MISALIGNED" for 11; "unknown status" for a value that is none. */
 NQ_API const char *nq_status_name(nq_status status);
-/* Text of the calling thread's last failure; "" if there was none. Valid until that thread's next call. */
+/* Text of the calling thread's last call if that failed, else "". Valid until that thread's next call. */
 NQ_API const char *nq_last_error(void);
 /* More about it: the NVRTC log of a failed compile; else "". */
 NQ_API const char *nq_last_error_detail(void);
@@ -289,6 +329,9 @@ NQ_API nq_status nq_context_create(const nq_context_options *options, nq_context
 /* Unloads its kernels: the caller makes sure that none of their launches is still in flight. NULL is a no-op. */
 NQ_API void nq_context_destroy(nq_context *context);
 NQ_API nq_status nq_context_counters(const nq_context *context, nq_counters *counters);
+/* From now on as if JIT were off: kernels in memory and on disk serve, a compile is NQ_ERR_NOT_PREPARED. For engines that
+ * have warmed up and would rather fail than stall. For good; compiles that have begun end well. */
+NQ_API nq_status nq_context_seal(nq_context *context);
 /* The root of the disk cache in use, "" when there is none. Valid for the context's life. */
 NQ_API const char *nq_context_cache_dir(const nq_context *context);
 
@@ -297,7 +340,8 @@ NQ_API const char *nq_context_cache_dir(const nq_context *context);
 NQ_API nq_status nq_prepare(nq_context *context, const nq_problem *problem, const nq_prepare_options *options,
                             nq_kernel **kernel);
 /* Compiles every variant of each problem for each arch into the cache. No GPU, no driver. callback may be NULL.
- * Returns the first failure after trying everything. threads: 0 for one a core. */
+ * Returns the first failure after trying everything; a kernel that could not be stored is one (NQ_ERR_CACHE_IO).
+ * threads: 0 for the context's compile_threads, which bounds the compiles in any case. */
 NQ_API nq_status nq_precompile(nq_context *context, const nq_problem *problems, size_t problem_count,
                                const char *const *archs, size_t arch_count, uint32_t threads,
                                nq_precompile_callback callback, void *payload);

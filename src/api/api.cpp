@@ -127,6 +127,7 @@ const char* nq_status_name(nq_status status) {
         NQ_NAME(NQ_ERR_NO_CONTEXT)
         NQ_NAME(NQ_ERR_DRIVER)
         NQ_NAME(NQ_ERR_CACHE_UNTRUSTED)
+        NQ_NAME(NQ_ERR_CACHE_IO)
         NQ_NAME(NQ_ERR_OUT_OF_MEMORY)
         NQ_NAME(NQ_ERR_FORKED)
         NQ_NAME(NQ_ERR_INTERNAL)
@@ -263,21 +264,24 @@ nq_status nq_context_counters(const nq_context* context, nq_counters* counters) 
         if (context == nullptr) return null_argument("context");
         if (counters == nullptr) return null_argument("counters");
         if (Outcome size = check_struct_size("nq_counters", counters, sizeof *counters); !size) return size;
-        const Counters& now = from_c(context)->counters();
-        const Store* store = from_c(context)->store();
-        counters->memory_hits = now.memory_hits;
-        counters->disk_hits = now.disk_hits;
-        counters->disk_misses = now.disk_misses;
-        counters->bad_entries = store != nullptr ? store->bad_entries() : 0;
-        counters->compiles = now.compiles;
-        counters->compile_ns = now.compile_ns;
+        const CounterTotals now = from_c(context)->counters();
+#define NQ_COPY(name) counters->name = now.name;
+        NQ_COUNTERS(NQ_COPY)
+#undef NQ_COPY
+        return Unit{};
+    });
+}
+
+nq_status nq_context_seal(nq_context* context) {
+    return guarded([&]() -> Outcome {
+        if (context == nullptr) return null_argument("context");
+        from_c(context)->seal();
         return Unit{};
     });
 }
 
 const char* nq_context_cache_dir(const nq_context* context) {
-    const Store* store = context != nullptr ? from_c(context)->store() : nullptr;
-    return store != nullptr ? store->root().c_str() : "";
+    return context != nullptr ? from_c(context)->cache_dir().c_str() : "";
 }
 
 nq_status nq_prepare(nq_context* context, const nq_problem* problem, const nq_prepare_options* options,

@@ -60,16 +60,4 @@ Digest128 digest128(std::initializer_list<std::string_view> parts) {
     return canonical(XXH3_128bits_digest(&state));
 }
 
-std::string hex(std::string_view bytes) {
-    static constexpr char kDigits[] = "0123456789abcdef";
-    std::string text;
-    text.reserve(2 * bytes.size());
-    for (const char c : bytes) {
-        const auto byte = static_cast<unsigned char>(c);
-        text += kDigits[byte >> 4];
-        text += kDigits[byte & 15];
-    }
-    return text;
-}
-
 }  // namespace nq

@@ -2,6 +2,8 @@
 // made it. Fields are labelled and length-prefixed, so that no two field lists hash the same bytes.
 #pragma once
 
+#include "support/hex.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -29,11 +31,5 @@ CompilerId compiler_id(const KeyFields& fields);
 // XXH3-128 of the bytes, or of the parts one after the other, in canonical (big-endian) byte order.
 Digest128 digest128(std::string_view bytes);
 Digest128 digest128(std::initializer_list<std::string_view> parts);
-
-std::string hex(std::string_view bytes);
-template <std::size_t N>
-std::string hex(const std::array<unsigned char, N>& bytes) {
-    return hex(std::string_view(reinterpret_cast<const char*>(bytes.data()), N));
-}
 
 }  // namespace nq

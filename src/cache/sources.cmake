@@ -1,1 +1,1 @@
-set(sources entry.cpp key.cpp store.cpp)
+set(sources bundle.cpp cache.cpp entry.cpp eviction.cpp key.cpp lock.cpp statistics.cpp store.cpp trust.cpp)

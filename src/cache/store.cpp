@@ -1,11 +1,12 @@
 #include "cache/store.h"
 
+#include "cache/layout.h"
+#include "cache/statistics.h"
+#include "cache/trust.h"
+
 #include <fmt/format.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <system_error>
@@ -15,23 +16,10 @@ namespace nq {
 namespace {
 
 constexpr std::size_t kMaxBadEntries = 32;
-constexpr std::string_view kSuffix = ".nqc";
+constexpr std::int64_t kTouchAfterSeconds = 3600;
 constexpr std::string_view kCacheDirTag =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# This file is a cache directory tag created by normquant. See https://bford.info/cachedir/\n";
-
-std::string error_text(int error) { return std::generic_category().message(error); }
-
-Error failed(std::string_view step, const std::string& path, int error) {
-    return Error{NQ_ERR_INTERNAL, fmt::format("{} {}: {}", step, path, error_text(error)), {}};
-}
-
-template <class Call>
-auto retry(Call call) {
-    auto result = call();
-    while (result < 0 && errno == EINTR) result = call();
-    return result;
-}
 
 // lstat() follows a symlink whose path ends in a slash, and a relative path would change with the working directory.
 std::string normalized(std::string root) {
@@ -41,132 +29,53 @@ std::string normalized(std::string root) {
     return root;
 }
 
-class Descriptor {
-public:
-    Descriptor(const FileOps& files, int fd) : files_(files), fd_(fd) {}
-    ~Descriptor() {
-        if (fd_ >= 0) files_.close(fd_);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int get() const { return fd_; }
-    int close() { return files_.close(std::exchange(fd_, -1)); }
-
-private:
-    const FileOps& files_;
-    int fd_;
-};
-
-// Names in a directory, sorted; none if it cannot be read.
-std::vector<std::string> names_in(const FileOps& files, const std::string& path) {
-    std::vector<std::string> names;
-    DIR* const directory = files.opendir(path.c_str());
-    if (!directory) return names;
-    while (const dirent* item = files.readdir(directory)) {
-        const std::string_view name = item->d_name;
-        if (name != "." && name != "..") names.emplace_back(name);
-    }
-    files.closedir(directory);
-    std::ranges::sort(names);
-    return names;
+std::int64_t seconds_now() {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-enum class ReadStatus { kRead, kAbsent, kBad, kFailed };
-
-struct FileContent {
-    ReadStatus status = ReadStatus::kFailed;
-    std::string fault;                // when bad or failed
-    std::optional<struct stat> seen;  // what was opened
-    std::vector<unsigned char> bytes;
+struct Read {
+    std::optional<Entry> entry;
+    std::string fault;  // why there is none: a bad file
+    bool failed = false;  // or one that could not be read, and may be good
 };
 
-// Reads a regular file, and nothing else, without ever blocking: O_NONBLOCK is for a FIFO that nobody writes to.
-FileContent read_regular(const FileOps& files, const std::string& path) {
-    FileContent out;
-    const auto fail = [&out](ReadStatus status, std::string fault) {
-        out.status = status;
-        out.fault = std::move(fault);
-        return out;
-    };
-    constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
-    const Descriptor fd(files, retry([&] { return files.open(path.c_str(), kFlags, 0); }));
-    if (fd.get() < 0) {
-        switch (errno) {
-            case ENOENT:
-            case ENOTDIR:
-                return fail(ReadStatus::kAbsent, {});
-            case ELOOP:
-                return fail(ReadStatus::kBad, "it is a symbolic link");
-            case ENXIO:
-                return fail(ReadStatus::kBad, "it is a socket");
-            default:
-                return fail(ReadStatus::kFailed, failed("open", path, errno).message);
-        }
-    }
-    struct stat info {};
-    if (files.fstat(fd.get(), &info) != 0) return fail(ReadStatus::kFailed, failed("fstat", path, errno).message);
-    out.seen = info;
-    if (!S_ISREG(info.st_mode)) return fail(ReadStatus::kBad, "it is not a regular file");
-    const auto size = static_cast<std::uint64_t>(info.st_size);
+// What an opened entry file holds.
+Read read_entry(const FileOps& files, const OpenedFile& file, bool shared) {
+    if (file.status == OpenedFile::Status::wrong_kind) return {std::nullopt, file.fault};
+    if (file.status != OpenedFile::Status::opened) return {std::nullopt, file.fault, true};
+    if (auto distrust = distrust_of_entry(*file.info, shared)) return {std::nullopt, *distrust};
+    const auto size = static_cast<std::uint64_t>(file.info->st_size);
     if (size > kMaxEntryBytes)
-        return fail(ReadStatus::kBad, fmt::format("{} bytes, more than the limit of {}", size, kMaxEntryBytes));
-
-    out.bytes.resize(size);
-    std::size_t done = 0;
-    while (done < size) {
-        const ssize_t n = retry([&] { return files.read(fd.get(), out.bytes.data() + done, size - done); });
-        if (n < 0) return fail(ReadStatus::kFailed, failed("read", path, errno).message);
-        if (n == 0) break;  // it shrank; verification will say so
-        done += static_cast<std::size_t>(n);
-    }
-    out.bytes.resize(done);
-    out.status = ReadStatus::kRead;
-    return out;
+        return {std::nullopt, fmt::format("{} bytes, more than the limit of {}", size, kMaxEntryBytes)};
+    // One that shrinks meanwhile is too short for its header.
+    const auto bytes = read_up_to(files, file.fd.get(), size);
+    if (!bytes) return {std::nullopt, fmt::format("read: {}", error_text(errno)), true};
+    Result<Entry> entry = decode_entry(bytes->data(), bytes->size());
+    if (!entry) return {std::nullopt, entry.error().message};
+    return {*std::move(entry), {}};
 }
 
-// Unique among processes, containers that share process ids, threads and stores.
-std::string temp_name(std::uint64_t count) {
-    std::uint64_t random = 0;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof random))
-        random = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    return fmt::format("{}-{}-{:016x}{}", getpid(), count, random, kSuffix);
+std::string misplaced(const Entry& entry) {
+    return fmt::format("it holds key {} of compiler {}", hex(entry.key), hex(entry.compiler));
 }
 
 }  // namespace
 
-Store::Store(std::string root, bool shared, const FileOps& files, Logger& log)
-    : root_(normalized(std::move(root))), version_root_(root_ + "/v1"), shared_(shared), files_(files), log_(log) {}
+Store::Store(std::string root, StoreOptions options, const FileOps& files, Logger& log, Counters& counters)
+    : root_(normalized(std::move(root))),
+      version_root_(root_ + "/v1"),
+      options_(options),
+      files_(files),
+      log_(log),
+      counters_(counters) {}
 
 std::string Store::shard_of(const std::string& arch, const RequestKey& key) const {
     return fmt::format("{}/{}/{}", version_root_, arch, hex(key).substr(0, 2));
 }
 
 std::string Store::path_of(const std::string& arch, const RequestKey& key, const CompilerId& compiler) const {
-    return fmt::format("{}/{}-{}{}", shard_of(arch, key), hex(key).substr(2), hex(compiler).substr(0, 16), kSuffix);
-}
-
-Outcome Store::trust_of(const struct stat& root) const {
-    const auto reject = [](nq_status status, std::string text) { return Error{status, std::move(text), {}}; };
-    if (S_ISLNK(root.st_mode))
-        return reject(NQ_ERR_CACHE_UNTRUSTED,
-                      fmt::format("cache directory {} is a symbolic link; name the directory itself", root_));
-    if (!S_ISDIR(root.st_mode))
-        return reject(NQ_ERR_INVALID_ARGUMENT, fmt::format("cache directory {} is not a directory", root_));
-    if (shared_) return Unit{};
-    const uid_t user = geteuid();
-    if (root.st_uid != user && root.st_uid != 0)
-        return reject(
-            NQ_ERR_CACHE_UNTRUSTED,
-            fmt::format("cache directory {} belongs to uid {}, not to uid {} or root; use another one, or set "
-                        "NORMQUANT_CACHE_SHARED=on if everyone who can write it is trusted",
-                        root_, root.st_uid, user));
-    if ((root.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        return reject(
-            NQ_ERR_CACHE_UNTRUSTED,
-            fmt::format("cache directory {} can be written by others (mode {:04o}); run chmod go-w on it, or set "
-                        "NORMQUANT_CACHE_SHARED=on if everyone who can write it is trusted",
-                        root_, root.st_mode & 07777));
-    return Unit{};
+    return fmt::format("{}/{}-{}{}", shard_of(arch, key), hex(key).substr(2), hex(compiler).substr(0, 16),
+                       layout::kEntrySuffix);
 }
 
 Outcome Store::check() {
@@ -177,33 +86,38 @@ Outcome Store::check() {
 }
 
 bool Store::usable(bool create) {
-    if (const Trust known = trust_.load(std::memory_order_acquire); known != Trust::kUnknown)
-        return known == Trust::kTrusted;
+    if (const Trust known = trust_.load(std::memory_order_acquire); known != Trust::unknown)
+        return known == Trust::trusted;
     const std::lock_guard lock(trust_mutex_);
-    if (const Trust known = trust_.load(std::memory_order_relaxed); known != Trust::kUnknown)
-        return known == Trust::kTrusted;
+    if (const Trust known = trust_.load(std::memory_order_relaxed); known != Trust::unknown)
+        return known == Trust::trusted;
 
     struct stat root {};
     int error = files_.lstat(root_.c_str(), &root) == 0 ? 0 : errno;
     if (error == ENOENT) {
         if (!create) return false;
-        if (const auto made = make_directories(root_); !made) {
+        if (const auto made = make_directories(files_, root_, directory_mode()); !made) {
             warn_once(fmt::format("no disk cache: {}", made.error().message));
             return false;
         }
         error = files_.lstat(root_.c_str(), &root) == 0 ? 0 : errno;
     }
     if (error != 0) {  // perhaps for the moment only: asked again next time
-        warn_once(fmt::format("no disk cache: {}", failed("lstat", root_, error).message));
+        warn_once(fmt::format("no disk cache: {}", io_error("lstat", root_, error).message));
         return false;
     }
-    if (Outcome trust = trust_of(root); !trust) {
+    Outcome trust = trust_directory(root, root_, options_.shared);
+    // Below a root that nobody else can write, only v1 itself could have been opened to others.
+    struct stat version {};
+    if (trust && files_.lstat(version_root_.c_str(), &version) == 0)
+        trust = trust_directory(version, version_root_, options_.shared);
+    if (!trust) {
         rejection_ = trust.error();
-        trust_.store(Trust::kRejected, std::memory_order_release);
+        trust_.store(Trust::rejected, std::memory_order_release);
         warn_once(fmt::format("no disk cache: {}", rejection_->message));
         return false;
     }
-    trust_.store(Trust::kTrusted, std::memory_order_release);
+    trust_.store(Trust::trusted, std::memory_order_release);
     return true;
 }
 
@@ -221,165 +135,210 @@ std::optional<Entry> Store::load_any_compiler(const std::string& arch, const Req
     const std::string shard = shard_of(arch, key);
     const std::string prefix = hex(key).substr(2) + "-";
     for (const std::string& name : names_in(files_, shard)) {
-        if (!name.starts_with(prefix) || !name.ends_with(kSuffix)) continue;
+        if (!name.starts_with(prefix) || !name.ends_with(layout::kEntrySuffix)) continue;
         if (std::optional<Entry> entry = load_file(fmt::format("{}/{}", shard, name), arch, key)) return entry;
     }
     return std::nullopt;
 }
 
 std::optional<Entry> Store::load_file(const std::string& path, const std::string& arch, const RequestKey& key) {
-    const FileContent file = read_regular(files_, path);
-    switch (file.status) {
-        case ReadStatus::kAbsent:
-            return std::nullopt;
-        case ReadStatus::kFailed:
-            warn_once(fmt::format("cache entry not read: {}", file.fault));
-            return std::nullopt;
-        case ReadStatus::kBad:
-            set_aside(path, arch, file.seen, file.fault);
-            return std::nullopt;
-        case ReadStatus::kRead:
-            break;
-    }
-    Result<Entry> entry = decode_entry(file.bytes.data(), file.bytes.size());
-    if (!entry) {
-        set_aside(path, arch, file.seen, entry.error().message);
+    // Open until a bad one is out of the way: while it is, no other file can have its inode number.
+    const OpenedFile file = open_regular(files_, path);
+    if (file.status == OpenedFile::Status::absent) return std::nullopt;
+    Read read = read_entry(files_, file, options_.shared);
+    if (read.failed) {
+        warn_once(fmt::format("cache entry {} not read: {}", path, read.fault));
         return std::nullopt;
     }
-    if (entry->key != key || path_of(arch, entry->key, entry->compiler) != path) {
-        set_aside(path, arch, file.seen,
-                  fmt::format("it holds key {} of compiler {}", hex(entry->key), hex(entry->compiler)));
+    if (read.entry && (read.entry->key != key || path_of(arch, read.entry->key, read.entry->compiler) != path))
+        read = {std::nullopt, misplaced(*read.entry)};
+    if (!read.entry) {
+        set_aside(path, arch, file.info, read.fault);
         return std::nullopt;
     }
-    return *std::move(entry);
+    add(counters_.loaded_bytes, static_cast<std::uint64_t>(file.info->st_size));
+    // Fails where the file is another user's, whose own hits have to do.
+    if (!options_.read_only && file.info->st_mtime < seconds_now() - kTouchAfterSeconds) files_.touch(file.fd.get());
+    return std::move(read.entry);
 }
 
 // seen: the file that was found wanting. Another process may have replaced it by a good one since.
-void Store::set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
+bool Store::set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
                       std::string_view fault) {
-    bad_entries_.fetch_add(1, std::memory_order_relaxed);
-    const auto report = [&](std::string_view what) {
+    add(counters_.bad_entries);
+    const auto report = [&](bool gone, std::string_view what) {
         warn_once(fmt::format("cache entry {} is not usable: {}; {}", path, fault, what));
+        return gone;
+    };
+    if (options_.read_only) return report(false, "left in place, as the directory is read-only");
+    const auto is_seen = [&](const struct stat& file) {
+        return !seen || (file.st_ino == seen->st_ino && file.st_dev == seen->st_dev);
     };
     struct stat now {};
-    if (files_.lstat(path.c_str(), &now) != 0) return report("it is gone");
-    if (seen && (now.st_ino != seen->st_ino || now.st_dev != seen->st_dev)) return report("it has been replaced");
-    if (S_ISDIR(now.st_mode)) return report("left in place; remove it");
+    if (files_.lstat(path.c_str(), &now) != 0) return report(true, "it is gone");
+    if (!is_seen(now)) return report(true, "it has been replaced");
+    if (S_ISDIR(now.st_mode)) return report(false, "left in place; remove it");
 
-    const std::string bad = version_root_ + "/bad";
+    const std::string bad = layout::bad(version_root_);
     const std::string name = path.substr(version_root_.size() + 1 + arch.size() + 1);
     std::string target = fmt::format("{}/{}-{}", bad, arch, name);
     std::replace(target.begin() + static_cast<std::ptrdiff_t>(bad.size()) + 1, target.end(), '/', '-');
-    if (make_directories(bad) && names_in(files_, bad).size() < kMaxBadEntries &&
-        files_.rename(path.c_str(), target.c_str()) == 0)
-        return report(fmt::format("moved to {}", target));
-    if (files_.unlink(path.c_str()) == 0) return report("removed");
-    report(fmt::format("it cannot be removed: {}", error_text(errno)));
+    if (make_directories(files_, bad, directory_mode()) && names_in(files_, bad).size() < kMaxBadEntries &&
+        files_.rename(path.c_str(), target.c_str()) == 0) {
+        // It was replaced between the look and the move: the good one goes back, unless there is a newer one.
+        if (files_.lstat(target.c_str(), &now) == 0 && !is_seen(now)) {
+            files_.link(target.c_str(), path.c_str());
+            files_.unlink(target.c_str());
+            return report(true, "it has been replaced");
+        }
+        return report(true, fmt::format("moved to {}", target));
+    }
+    if (files_.unlink(path.c_str()) == 0) return report(true, "removed");
+    return report(false, fmt::format("it cannot be removed: {}", error_text(errno)));
 }
 
-bool Store::publish(const std::string& arch, const Entry& entry) {
-    const auto give_up = [&](const Error& error) {
-        warn_once(fmt::format("cache entry not stored: {}", error.message));
-        return false;
-    };
-    const std::vector<unsigned char> bytes = encode_entry(entry);
+bool Store::repair(const StoredEntry& bad) {
+    if (bad.entry) return true;
+    const OpenedFile file = open_regular(files_, bad.path);
+    if (file.status == OpenedFile::Status::absent) return true;
+    return set_aside(bad.path, bad.arch, file.info, bad.entry.error().message);
+}
+
+Outcome Store::publish(const std::string& arch, const Entry& entry) {
+    if (options_.read_only)
+        return Error{NQ_ERR_CACHE_IO, fmt::format("the cache {} is read-only (NORMQUANT_CACHE_READONLY)", root_), {}};
+    const std::vector<unsigned char> image = encode_entry(entry);
+    const std::string_view bytes(reinterpret_cast<const char*>(image.data()), image.size());
     // What would be refused on load is not worth a file.
-    if (const auto decoded = decode_entry(bytes.data(), bytes.size()); !decoded) return give_up(decoded.error());
-    if (!usable(true)) return false;
-
-    const std::string tmp = version_root_ + "/tmp";
-    const auto tmp_made = make_directories(tmp);
-    if (!tmp_made) return give_up(tmp_made.error());
-    // A cache without its tag works as well, so a failure here is no news.
-    if (*tmp_made) (void)write_new(version_root_ + "/CACHEDIR.TAG", kCacheDirTag);
-    const std::string shard = shard_of(arch, entry.key);
-    if (const auto made = make_directories(shard); !made) return give_up(made.error());
-
-    const std::string temp = fmt::format("{}/{}", tmp, temp_name(temp_files_.fetch_add(1, std::memory_order_relaxed)));
-    if (const Outcome written = write_new(temp, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}); !written)
-        return give_up(written.error());
-    const std::string path = path_of(arch, entry.key, entry.compiler);
-    if (files_.rename(temp.c_str(), path.c_str()) != 0) {
-        const Error error = failed("rename to", path, errno);
-        files_.unlink(temp.c_str());
-        return give_up(error);
+    const auto decoded = decode_entry(image.data(), image.size());
+    Outcome stored = Unit{};
+    if (!decoded) {
+        stored = decoded.error();
+    } else if (!usable(true)) {
+        add(counters_.failed_stores);
+        const std::lock_guard lock(trust_mutex_);
+        return rejection_ ? *rejection_
+                          : Error{NQ_ERR_CACHE_IO, fmt::format("the cache {} cannot be created", root_), {}};
+    } else {
+        stored = place(arch, entry, bytes);
+        // Somebody removed the directory at this very moment: once more from its root.
+        struct stat info {};
+        if (!stored && files_.lstat(shard_of(arch, entry.key).c_str(), &info) != 0 && errno == ENOENT)
+            stored = place(arch, entry, bytes);
     }
-    // The entry is in place. Should a power cut undo the rename, that is a miss.
-    const Descriptor directory(
-        files_, retry([&] { return files_.open(shard.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY, 0); }));
-    const bool synced = directory.get() >= 0 && retry([&] { return files_.fsync(directory.get()); }) == 0;
-    if (!synced && errno != EINVAL)  // EINVAL: a file system that cannot sync directories
-        warn_once(fmt::format("cache entry may be lost at a power cut: {}", failed("fsync", shard, errno).message));
-    return true;
+    if (!stored) {
+        add(counters_.failed_stores);
+        warn_once(fmt::format("cache entry not stored: {}", stored.error().message));
+        return stored;
+    }
+    add(counters_.stored_entries);
+    add(counters_.stored_bytes, bytes.size());
+    keep_within_limit(bytes.size());
+    return stored;
 }
 
-// A new file with all of the bytes on disk, or no file.
-Outcome Store::write_new(const std::string& path, std::string_view bytes) {
-    constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    Descriptor fd(files_, retry([&] { return files_.open(path.c_str(), kFlags, shared_ ? 0666 : 0600); }));
-    if (fd.get() < 0) return failed("create", path, errno);
-    const auto give_up = [&](std::string_view step, int error) {
-        files_.unlink(path.c_str());
-        return failed(step, path, error);
-    };
-    while (!bytes.empty()) {
-        const ssize_t n = retry([&] { return files_.write(fd.get(), bytes.data(), bytes.size()); });
-        if (n <= 0) return give_up("write", n < 0 ? errno : EIO);
-        bytes.remove_prefix(static_cast<std::size_t>(n));
-    }
-    if (retry([&] { return files_.fsync(fd.get()); }) != 0) return give_up("fsync", errno);
-    // Quota and network file systems may report a lost write here. EINTR is none: the descriptor is closed all the
-    // same.
-    if (fd.close() != 0 && errno != EINTR) return give_up("close", errno);
+// The directories that every writer needs.
+Outcome Store::make_own_directories() {
+    const auto made = make_directories(files_, layout::temp(version_root_), directory_mode());
+    if (!made) return made.error();
+    // A cache without its tag works as well, so a failure here is no news.
+    if (*made)
+        (void)write_new_file(files_, layout::tag(version_root_), kCacheDirTag, file_mode(), Durability::none);
+    const auto locks = make_directories(files_, layout::locks(version_root_), directory_mode());
+    if (!locks) return locks.error();
     return Unit{};
 }
 
-// True if the last directory of the path was made here.
-Result<bool> Store::make_directories(const std::string& path) {
-    const mode_t mode = shared_ ? 0777 : 0700;
-    if (files_.mkdir(path.c_str(), mode) == 0) return true;
-    if (errno == ENOENT) {
-        if (const std::size_t slash = path.rfind('/'); slash != std::string::npos && slash > 0)
-            if (auto parent = make_directories(path.substr(0, slash)); !parent) return parent;
-        if (files_.mkdir(path.c_str(), mode) == 0) return true;
+Outcome Store::place(const std::string& arch, const Entry& entry, std::string_view bytes) {
+    if (Outcome made = make_own_directories(); !made) return made;
+    const std::string shard = shard_of(arch, entry.key);
+    if (const auto made = make_directories(files_, shard, directory_mode()); !made) return made.error();
+
+    const std::string temp = fmt::format("{}/{}{}", layout::temp(version_root_), unique_name(), layout::kEntrySuffix);
+    if (Outcome written = write_new_file(files_, temp, bytes, file_mode(), Durability::durable); !written)
+        return written;
+    const std::string path = path_of(arch, entry.key, entry.compiler);
+    if (files_.rename(temp.c_str(), path.c_str()) != 0) {
+        Error error = io_error("rename to", path, errno);
+        files_.unlink(temp.c_str());
+        return error;
     }
-    if (errno == EEXIST) return false;
-    return failed("mkdir", path, errno);
+    // The entry is in place. Should a power cut undo the rename, that is a miss.
+    constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_DIRECTORY;
+    const Descriptor directory(files_,
+                               retry_interrupted([&] { return files_.open(shard.c_str(), kFlags, 0); }));
+    const bool synced =
+        directory.valid() && retry_interrupted([&] { return files_.fsync(directory.get()); }) == 0;
+    if (!synced && errno != EINVAL)  // EINVAL: a file system that cannot sync directories
+        warn_once(fmt::format("cache entry may be lost at a power cut: {}", io_error("fsync", shard, errno).message));
+    return Unit{};
 }
 
-std::vector<StoredEntry> Store::list() const {
-    std::vector<StoredEntry> found;
-    for (const std::string& arch : names_in(files_, version_root_)) {
-        if (!arch.starts_with("sm_")) continue;
-        const std::string arch_root = fmt::format("{}/{}", version_root_, arch);
-        for (const std::string& shard : names_in(files_, arch_root)) {
-            for (const std::string& name : names_in(files_, fmt::format("{}/{}", arch_root, shard))) {
-                if (!name.ends_with(kSuffix)) continue;
-                const std::string path = fmt::format("{}/{}/{}", arch_root, shard, name);
-                struct stat info {};
-                if (files_.lstat(path.c_str(), &info) != 0) continue;  // gone meanwhile
-                const FileContent file = read_regular(files_, path);
-                if (file.status == ReadStatus::kAbsent) continue;
-                Result<Entry> entry = file.status == ReadStatus::kRead
-                                          ? decode_entry(file.bytes.data(), file.bytes.size())
-                                          : Result<Entry>(Error{NQ_ERR_INVALID_ARGUMENT, file.fault, {}});
-                if (entry && path_of(arch, entry->key, entry->compiler) != path)
-                    entry = Error{NQ_ERR_INVALID_ARGUMENT,
-                                  fmt::format("it holds key {} of compiler {}", hex(entry->key), hex(entry->compiler)),
-                                  {}};
-                found.push_back(
-                    {path, arch, static_cast<std::uint64_t>(info.st_size), info.st_mtime, std::move(entry)});
-            }
-        }
-    }
-    return found;
+FileLock Store::try_lock(const std::string& arch, const RequestKey& key, const CompilerId& compiler) {
+    const std::string path = fmt::format("{}/{}-{}-{}", layout::locks(version_root_), arch, hex(key),
+                                         hex(compiler).substr(0, 16));
+    if (options_.read_only || !usable(true)) return FileLock::none("the cache cannot be written");
+    if (Outcome made = make_own_directories(); !made) return FileLock::none(made.error().message);
+    return FileLock::try_acquire(files_, path, file_mode());
+}
+
+void Store::visit(const std::function<void(StoredEntry)>& visitor) const {
+    layout::for_each_entry(files_, version_root_, [&](const std::string& arch, const std::string& path) {
+        struct stat info {};
+        if (files_.lstat(path.c_str(), &info) != 0) return;  // gone meanwhile
+        const OpenedFile file = open_regular(files_, path);
+        if (file.status == OpenedFile::Status::absent) return;
+        Read read = read_entry(files_, file, options_.shared);
+        if (read.entry && path_of(arch, read.entry->key, read.entry->compiler) != path)
+            read = {std::nullopt, misplaced(*read.entry)};
+        visitor({path, arch, static_cast<std::uint64_t>(info.st_size), info.st_mtime,
+                 read.entry ? Result<Entry>(*std::move(read.entry))
+                            : Error{read.failed ? NQ_ERR_CACHE_IO : NQ_ERR_INVALID_ARGUMENT, read.fault, {}}});
+    });
+}
+
+void Store::keep_within_limit(std::uint64_t added) {
+    if (options_.size_limit == 0) return;
+    const std::unique_lock lock(size_mutex_, std::try_to_lock);
+    if (!lock) return;  // another thread is at it
+    added_ = added_ > UINT64_MAX - added ? UINT64_MAX : added_ + added;
+    // Other processes add as well: measured anew when what was added here is a good part of the limit.
+    if (added_ < options_.size_limit / 16 && measured_ + added_ <= options_.size_limit) return;
+    const EvictionReport report = evict({options_.size_limit, 0});
+    if (!report.ran) return;
+    measured_ = report.left_bytes;
+    added_ = 0;
+}
+
+EvictionReport Store::evict(const EvictionLimits& limits) {
+    if (options_.read_only || !usable(false)) return {};
+    const EvictionReport report = nq::evict(files_, version_root_, file_mode(), limits, seconds_now());
+    add(counters_.evicted_entries, report.entries);
+    add(counters_.evicted_bytes, report.bytes);
+    if (report.entries != 0)
+        log_.info(fmt::format("cache {}: {} entries of {} bytes, not used for longest, were evicted; {} of {} bytes left",
+                              root_, report.entries, report.bytes, report.left_entries, report.left_bytes));
+    return report;
+}
+
+EvictionReport Store::clear() {
+    if (options_.read_only || !usable(false)) return {};
+    return nq::clear(files_, version_root_);
+}
+
+CounterTotals Store::statistics() const { return read_statistics(files_, version_root_); }
+
+void Store::add_statistics(const CounterTotals& totals) {
+    if (options_.read_only || !usable(false)) return;
+    if (!nq::add_statistics(files_, version_root_, file_mode(), totals))
+        log_.debug(fmt::format("cache {}: statistics not updated", root_));
 }
 
 void Store::warn_once(const std::string& text) {
     if (!warned_.exchange(true, std::memory_order_relaxed))
         log_.warn(text);
     else
-        log_.debug(text);
+        log_.info(text);
 }
 
 }  // namespace nq

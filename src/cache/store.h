@@ -1,27 +1,32 @@
-// The read-write root of the disk cache:
-//   <root>/v1/<arch>/<2 hex>/<30 hex of key>-<16 hex of compiler id>.nqc    entries
-//   <root>/v1/tmp/                                                          entries being written
-//   <root>/v1/bad/                                                          entries that failed verification, a few
-//   <root>/v1/CACHEDIR.TAG                                                  tells backup programs to pass by
-// A hit takes no lock: open, read, verify. Publication is a temp file, fsync, rename, fsync of the directory.
-// Nothing here is fatal: a bad entry is a miss and is set aside in v1/bad; any I/O error is a miss, and one warning a
-// store.
+// A directory of entries: the read-write root, or a read-only one that is searched before it. layout.h has the names.
+// A hit takes no lock: open, read, verify; and renews the mtime that eviction goes by, at most once an hour.
+// Publication is a temp file, fsync, rename, fsync of the directory. Nothing here is fatal: a bad entry is a miss and
+// is set aside; any I/O error is a miss. A store warns once; what follows is logged at info level.
 #pragma once
 
+#include "cache/counters.h"
 #include "cache/entry.h"
+#include "cache/eviction.h"
+#include "cache/lock.h"
 #include "support/file.h"
 #include "support/log.h"
 #include "support/result.h"
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace nq {
+
+struct StoreOptions {
+    bool read_only = false;        // nothing is written: no entry, no lock, no mtime
+    bool shared = false;           // whoever may write it is trusted, and what is created gets the umask's permissions
+    std::uint64_t size_limit = 0;  // bytes on disk; 0 for none
+};
 
 struct StoredEntry {  // one file of the cache, for tools
     std::string path;
@@ -33,13 +38,13 @@ struct StoredEntry {  // one file of the cache, for tools
 
 class Store {
 public:
-    // Creates nothing yet. The root is checked for trust when it is first used: a directory, not a symlink, that
-    // belongs to the user or to root and that nobody else can write. shared: whoever may write it is trusted, and what
-    // is created there gets the permissions that the umask leaves; else it is private to the user.
-    Store(std::string root, bool shared, const FileOps& files, Logger& log);
+    // Touches no file yet. The root is checked for trust when it is first used: a directory, not a symlink, that
+    // belongs to the user or to root and that nobody else can write.
+    Store(std::string root, StoreOptions options, const FileOps& files, Logger& log, Counters& counters);
 
     // Absolute, without a slash at its end.
     const std::string& root() const { return root_; }
+    const StoreOptions& options() const { return options_; }
     std::string path_of(const std::string& arch, const RequestKey& key, const CompilerId& compiler) const;
 
     // Why the store is out of use (NQ_ERR_CACHE_UNTRUSTED, or NQ_ERR_INVALID_ARGUMENT for a root that is no directory),
@@ -47,40 +52,54 @@ public:
     Outcome check();
 
     std::optional<Entry> load(const std::string& arch, const RequestKey& key, const CompilerId& compiler);
-    // Entries of any compiler: what is used when JIT is off.
+    // Entries of any compiler: what is used when JIT is off, and in read-only layers.
     std::optional<Entry> load_any_compiler(const std::string& arch, const RequestKey& key);
-    // False when it could not be stored; the caller goes on with the cubin it has.
-    bool publish(const std::string& arch, const Entry& entry);
+
+    // An error when it could not be stored, which has been logged; the caller goes on with the cubin it has.
+    Outcome publish(const std::string& arch, const Entry& entry);
+    // One attempt at the lock of those who compile this kernel. Unavailable where the store cannot be written.
+    FileLock try_lock(const std::string& arch, const RequestKey& key, const CompilerId& compiler);
 
     // Every entry by path, those that cannot be decoded included. Changes nothing and does not ask for trust.
-    std::vector<StoredEntry> list() const;
+    void visit(const std::function<void(StoredEntry)>& visitor) const;
+    // Moves an entry that visit() found wanting out of the way, or removes it. False if it could not be.
+    bool repair(const StoredEntry& bad);
 
-    std::uint64_t bad_entries() const { return bad_entries_.load(std::memory_order_relaxed); }
+    EvictionReport evict(const EvictionLimits& limits);
+    EvictionReport clear();
+    // Sums of what ended processes have done here.
+    CounterTotals statistics() const;
+    void add_statistics(const CounterTotals& totals);
 
 private:
-    enum class Trust { kUnknown, kTrusted, kRejected };
+    enum class Trust { unknown, trusted, rejected };
 
     std::string shard_of(const std::string& arch, const RequestKey& key) const;
+    mode_t file_mode() const { return options_.shared ? 0666 : 0600; }
+    mode_t directory_mode() const { return options_.shared ? 0777 : 0700; }
     bool usable(bool create);
-    Outcome trust_of(const struct stat& root) const;
     std::optional<Entry> load_file(const std::string& path, const std::string& arch, const RequestKey& key);
-    void set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
+    bool set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
                    std::string_view fault);
-    Outcome write_new(const std::string& path, std::string_view bytes);
-    Result<bool> make_directories(const std::string& path);
+    Outcome place(const std::string& arch, const Entry& entry, std::string_view bytes);
+    Outcome make_own_directories();
+    void keep_within_limit(std::uint64_t added);
     void warn_once(const std::string& text);
 
     const std::string root_;
     const std::string version_root_;
-    const bool shared_;
+    const StoreOptions options_;
     const FileOps& files_;
     Logger& log_;
-    std::atomic<Trust> trust_{Trust::kUnknown};
+    Counters& counters_;
+    std::atomic<Trust> trust_{Trust::unknown};
     std::mutex trust_mutex_;  // guards the step from unknown, and rejection_
     std::optional<Error> rejection_;
-    std::atomic<std::uint64_t> temp_files_{0};
-    std::atomic<std::uint64_t> bad_entries_{0};
     std::atomic<bool> warned_{false};
+
+    std::mutex size_mutex_;           // guards what follows
+    std::uint64_t measured_ = 0;      // bytes that the last eviction found and left
+    std::uint64_t added_ = UINT64_MAX;  // by this store since; at first, unknown
 };
 
 }  // namespace nq

@@ -1,14 +1,23 @@
 #include "runtime/context.h"
 
 #include "problem/struct_size.h"
+#include "runtime/parallel.h"
 
 #include <fmt/format.h>
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace nq {
+namespace {
+
+constexpr std::uint64_t kDefaultCacheBytes = 1ull << 30;
+constexpr std::uint32_t kMostCompileThreads = 1024;
+
+}  // namespace
 
 Result<ContextConfig> make_config(const nq_context_options* options, const Environment& environment) {
     constexpr nq_context_options kDefaults = NQ_CONTEXT_OPTIONS_INIT;
@@ -31,7 +40,10 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
         return refuse("log_level", options->log_level,
                       "NQ_LOG_DEFAULT (0), NQ_LOG_DEBUG (1), NQ_LOG_INFO (2), NQ_LOG_WARN (3), NQ_LOG_ERROR (4), NQ_LOG_OFF (5)");
     }
-    if (options->reserved != 0) return refuse("reserved", options->reserved, "0");
+    if ((options->cache_flags & ~(NQ_CACHE_READONLY | NQ_CACHE_SHARED)) != 0)
+        return refuse("cache_flags", options->cache_flags, "NQ_CACHE_READONLY (1), NQ_CACHE_SHARED (2), or both");
+    if (options->compile_threads > kMostCompileThreads)
+        return refuse("compile_threads", options->compile_threads, "0 to 1024");
 
     const auto choose = [](const char* option, const std::optional<std::string>& variable,
                            const std::string& otherwise) {
@@ -39,11 +51,22 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
     };
     ContextConfig config;
     config.jit = options->jit == NQ_JIT_DEFAULT ? environment.jit.value_or(true) : options->jit == NQ_JIT_ON;
-    config.cache_dir = choose(options->cache_dir, environment.cache_dir, environment.default_cache_dir);
-    config.cache_shared = environment.cache_shared;
-    config.nvrtc = choose(options->nvrtc, environment.nvrtc, "");
+    config.cache.root = choose(options->cache_dir, environment.cache_dir, environment.default_cache_dir);
+    config.cache.layers = options->bundles != nullptr ? split_paths(options->bundles) : environment.bundles;
+    config.cache.store.read_only = environment.cache_readonly || (options->cache_flags & NQ_CACHE_READONLY) != 0;
+    config.cache.store.shared = environment.cache_shared || (options->cache_flags & NQ_CACHE_SHARED) != 0;
+    const std::uint64_t limit =
+        options->cache_size != 0 ? options->cache_size : environment.cache_size.value_or(kDefaultCacheBytes);
+    config.cache.store.size_limit = limit == UINT64_MAX ? 0 : limit;
+    if (options->lock_timeout_ms != 0) config.cache.lock_timeout = std::chrono::milliseconds(options->lock_timeout_ms);
+    config.compile_threads =
+        options->compile_threads != 0 ? options->compile_threads : std::min(kMaxCompileThreads, cores());
+    config.compile_callback = options->compile_callback;
+    config.compile_payload = options->compile_payload;
+    config.nvrtc.path = absolute_path(choose(options->nvrtc, environment.nvrtc, ""));
+    config.nvrtc.cuda_homes = environment.cuda_homes;
+    config.nvrtc.python_environments = environment.python_environments;
     config.libcuda = choose(options->libcuda, environment.libcuda, "");
-    config.cuda_homes = environment.cuda_homes;
     config.log_callback = options->log_callback;
     config.log_payload = options->log_payload;
     config.log_level = options->log_level != NQ_LOG_DEFAULT ? static_cast<nq_log_level>(options->log_level)
@@ -52,13 +75,56 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
 }
 
 Context::Context(ContextConfig config)
-    : config_(std::move(config)), log_(config_.log_callback, config_.log_payload, config_.log_level) {
-    if (!config_.cache_dir.empty()) store_.emplace(config_.cache_dir, config_.cache_shared, system_files(), log_);
+    : config_(std::move(config)),
+      log_(config_.log_callback, config_.log_payload, config_.log_level),
+      process_(new ProcessState(::getpid(), config_, log_)) {
+    if (const Store* root = process_.load()->cache.root()) cache_dir_ = root->root();
+}
+
+Context::~Context() {
+    ProcessState* const state = process_;
+    // The parent's: its locks may be held for ever on this side of the fork, and its kernels are not ours.
+    if (state->pid != ::getpid()) return;
+    const CounterTotals totals = state->counters.totals();
+    // Who only looked at the cache has nothing to tell, and need not write for that.
+    if (Store* root = state->cache.root(); root != nullptr && (totals.layer_hits | totals.disk_hits | totals.misses) != 0)
+        root->add_statistics(totals);
+    delete state;
+}
+
+ProcessState& Context::process() {
+    ProcessState* state = process_.load(std::memory_order_acquire);
+    const pid_t self = ::getpid();
+    while (state->pid != self) {
+        auto fresh = std::make_unique<ProcessState>(self, config_, log_);
+        // The parent's state is left alone, see above.
+        if (process_.compare_exchange_strong(state, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+    }
+    return *state;
+}
+
+CounterTotals Context::counters() const {
+    const ProcessState* const state = process_.load(std::memory_order_acquire);
+    return state->pid == ::getpid() ? state->counters.totals() : CounterTotals{};
+}
+
+std::optional<Error> Context::compile_ban() const {
+    if (!config_.jit) return Error{NQ_ERR_NOT_PREPARED, "JIT is off (nq_context_options.jit, NORMQUANT_JIT)", {}};
+    if (sealed_) return Error{NQ_ERR_NOT_PREPARED, "the context is sealed (nq_context_seal)", {}};
+    return std::nullopt;
+}
+
+Result<std::shared_ptr<const NvrtcFile>> Context::nvrtc_file() {
+    return process().nvrtc_file.get([this]() -> Result<std::shared_ptr<const NvrtcFile>> {
+        Result<NvrtcFile> file = locate_nvrtc(config_.nvrtc);
+        if (!file) return std::move(file).error();
+        return std::make_shared<const NvrtcFile>(*std::move(file));
+    });
 }
 
 Result<std::shared_ptr<const Nvrtc>> Context::nvrtc() {
-    return nvrtc_.get([this] {
-        auto loaded = load_nvrtc(config_.nvrtc, config_.cuda_homes);
+    return process().nvrtc.get([this] {
+        auto loaded = load_nvrtc(config_.nvrtc);
         if (loaded) log_.info(fmt::format("NVRTC {} from {}", text((*loaded)->version), (*loaded)->path));
         return loaded;
     });
@@ -77,7 +143,7 @@ Result<std::shared_ptr<const Driver>> Context::driver() {
                 self, user),
             {}};
     }
-    auto driver = driver_.get([this] {
+    auto driver = process().driver.get([this] {
         auto loaded = load_driver(config_.libcuda);
         if (loaded)
             log_.info(fmt::format("driver for CUDA {}.{} from {}", (*loaded)->version / 1000,
@@ -89,14 +155,16 @@ Result<std::shared_ptr<const Driver>> Context::driver() {
 }
 
 const Kernel* Context::find(const KernelKey& key) {
-    const std::lock_guard lock(kernels_mutex_);
-    const auto kernel = kernels_.find(key);
-    return kernel == kernels_.end() ? nullptr : kernel->second.get();
+    ProcessState& state = process();
+    const std::lock_guard lock(state.kernels_mutex);
+    const auto kernel = state.kernels.find(key);
+    return kernel == state.kernels.end() ? nullptr : kernel->second.get();
 }
 
 const Kernel* Context::keep(const KernelKey& key, std::unique_ptr<const Kernel> kernel) {
-    const std::lock_guard lock(kernels_mutex_);
-    return kernels_.emplace(key, std::move(kernel)).first->second.get();
+    ProcessState& state = process();
+    const std::lock_guard lock(state.kernels_mutex);
+    return state.kernels.emplace(key, std::move(kernel)).first->second.get();
 }
 
 }  // namespace nq

@@ -1,8 +1,8 @@
-// What stands behind nq_context: configuration, logger, libraries (each loaded when first needed), cache, loaded
-// kernels.
+// What stands behind nq_context: configuration, logger, counters; and, for each process that uses it, libraries (each
+// loaded when first needed), cache and loaded kernels.
 #pragma once
 
-#include "cache/store.h"
+#include "cache/cache.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "runtime/cubin.h"
@@ -18,32 +18,28 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <semaphore>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace nq {
 
 struct ContextConfig {
     bool jit = true;
-    std::string cache_dir;  // "" for none
-    bool cache_shared = false;
-    std::string nvrtc;    // "" to search
+    CacheConfig cache;
+    NvrtcSearch nvrtc;
     std::string libcuda;  // "" to search
-    std::vector<std::string> cuda_homes;
     nq_log_callback log_callback = nullptr;
     void* log_payload = nullptr;
     nq_log_level log_level = NQ_LOG_WARN;
+    unsigned compile_threads = 1;
+    nq_compile_callback compile_callback = nullptr;
+    void* compile_payload = nullptr;
 };
 
 // A field of the options beats the environment, which beats the default.
 Result<ContextConfig> make_config(const nq_context_options* options, const Environment& environment);
-
-struct Counters {
-    std::atomic<std::uint64_t> memory_hits{0};
-    std::atomic<std::uint64_t> disk_hits{0};
-    std::atomic<std::uint64_t> disk_misses{0};
-    std::atomic<std::uint64_t> compiles{0};
-    std::atomic<std::uint64_t> compile_ns{0};
-};
 
 // Loads once; a failure is remembered and reported again.
 template <class Library>
@@ -67,42 +63,68 @@ private:
     std::optional<Loaded> loaded_;
 };
 
+// Everything that threads of one process share. A forked child starts with a new one: what it inherited may be locked by
+// threads that exist in the parent only.
+struct ProcessState {
+    ProcessState(pid_t process, const ContextConfig& config, Logger& log)
+        : pid(process),
+          cache(config.cache, system_files(), log, counters),
+          compile_slots(static_cast<std::ptrdiff_t>(config.compile_threads)) {}
+
+    const pid_t pid;
+    Counters counters;
+    Cache cache;
+    LazyLibrary<NvrtcFile> nvrtc_file;
+    LazyLibrary<Nvrtc> nvrtc;
+    LazyLibrary<Driver> driver;
+
+    std::counting_semaphore<> compile_slots;
+    SingleFlight<RequestKey, Result<SharedCubin>> cubin_flights;
+    std::mutex failures_mutex;
+    std::map<std::pair<RequestKey, CompilerId>, Error> failures;  // of compiles, with their logs
+
+    SingleFlight<KernelKey, Result<const Kernel*>> kernel_flights;
+    std::mutex kernels_mutex;
+    std::map<KernelKey, std::unique_ptr<const Kernel>> kernels;
+};
+
 class Context {
 public:
     explicit Context(ContextConfig config);
+    ~Context();
+    Context(const Context&) = delete;
+    Context& operator=(const Context&) = delete;
 
     const ContextConfig& config() const { return config_; }
     Logger& log() { return log_; }
-    Store* store() { return store_ ? &*store_ : nullptr; }  // nullptr: no disk cache
-    const Store* store() const { return store_ ? &*store_ : nullptr; }
-    Counters& counters() { return counters_; }
-    const Counters& counters() const { return counters_; }
+    CounterTotals counters() const;  // of this process
+    const std::string& cache_dir() const { return cache_dir_; }  // "" for none
 
+    ProcessState& process();
+    Cache& cache() { return process().cache; }
+
+    void seal() { sealed_ = true; }
+    // Why nothing may be compiled, if so.
+    std::optional<Error> compile_ban() const;
+
+    // The library's file, found and identified without opening it.
+    Result<std::shared_ptr<const NvrtcFile>> nvrtc_file();
     Result<std::shared_ptr<const Nvrtc>> nvrtc();
     // Initializes CUDA. FORKED in a child of the process that did so through this context.
     Result<std::shared_ptr<const Driver>> driver();
-    std::shared_ptr<const Driver> driver_if_loaded() { return driver_.if_loaded(); }
+    std::shared_ptr<const Driver> driver_if_loaded() { return process().driver.if_loaded(); }
 
     // Kernels are kept until the context ends, so that the pointers stay good.
     const Kernel* find(const KernelKey& key);
     const Kernel* keep(const KernelKey& key, std::unique_ptr<const Kernel> kernel);
 
-    SingleFlight<KernelKey, Result<const Kernel*>>& kernel_flights() { return kernel_flights_; }
-    SingleFlight<RequestKey, Result<std::shared_ptr<const Cubin>>>& cubin_flights() { return cubin_flights_; }
-
 private:
     const ContextConfig config_;
     Logger log_;
-    std::optional<Store> store_;
-    Counters counters_;
-    LazyLibrary<Nvrtc> nvrtc_;
-    LazyLibrary<Driver> driver_;
+    std::atomic<bool> sealed_{false};
     std::atomic<pid_t> driver_pid_{0};  // the process that loaded the driver, or is about to; 0 for none
-
-    SingleFlight<KernelKey, Result<const Kernel*>> kernel_flights_;
-    SingleFlight<RequestKey, Result<std::shared_ptr<const Cubin>>> cubin_flights_;
-    std::mutex kernels_mutex_;
-    std::map<KernelKey, std::unique_ptr<const Kernel>> kernels_;
+    std::atomic<ProcessState*> process_;
+    std::string cache_dir_;
 };
 
 }  // namespace nq

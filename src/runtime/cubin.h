@@ -19,6 +19,7 @@ namespace nq {
 class Context;
 
 struct CubinRequest {
+    std::string problem;  // canonical text
     Plan plan;
     Arch arch;
     std::string source;
@@ -32,14 +33,22 @@ struct Cubin {
     std::vector<unsigned char> bytes;
     bool cached = false;
     std::uint64_t compile_ns = 0;
+    Outcome stored = Unit{};  // of a new one: why it could not be put into the cache
 };
 
 using SharedCubin = std::shared_ptr<const Cubin>;
 
-// What the cache has of it, whichever NVRTC made it. nullptr when there is none.
-SharedCubin find_cubin(Context& context, const CubinRequest& request);
+// What makes entries, as far as their bytes depend on it. Known without loading the library.
+CompilerId compiler_of(const NvrtcFile& nvrtc);
 
-// What the cache has of it from this NVRTC, else a new one, which is put there.
+// What the cache has of it; in the read-write root, from this compiler, or from any. nullptr when there is none.
+SharedCubin find_cubin(Context& context, const CubinRequest& request, const std::optional<CompilerId>& compiler);
+
+// What the cache has of it from this NVRTC, else a new one, which is put there. A compile that failed is not tried again
+// by this process.
 Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, const Nvrtc& nvrtc);
+
+// NOT_PREPARED or whatever else kept a kernel from being compiled, with what was looked for and where.
+Error missing_cubins(Context& context, Error reason, const std::vector<CubinRequest>& requests);
 
 }  // namespace nq

@@ -51,25 +51,27 @@ Result<SharedCubin> make(Context& context, const Job& job) {
     if (job.error) return *job.error;
     const CubinRequest request = make_request(job.problem, job.plan, job.arch);
     const auto cached_else = [&](Error error) -> Result<SharedCubin> {
-        if (SharedCubin cubin = find_cubin(context, request)) return cubin;
-        error.message += fmt::format(". Not in the cache: \"{}\", {}, {}", canonical_text(job.problem), job.arch.name(),
-                                     name(job.plan.variant));
-        return error;
+        if (SharedCubin cubin = find_cubin(context, request, std::nullopt)) return cubin;
+        return missing_cubins(context, std::move(error), {request});
     };
-    if (!context.config().jit)
-        return cached_else({NQ_ERR_NOT_PREPARED, "JIT is off (nq_context_options.jit, NORMQUANT_JIT)", {}});
+    if (std::optional<Error> ban = context.compile_ban()) return cached_else(*std::move(ban));
+    if (const auto file = context.nvrtc_file()) {
+        if (SharedCubin cubin = find_cubin(context, request, compiler_of(**file))) return cubin;
+    }
     const auto nvrtc = context.nvrtc();
     if (!nvrtc) return cached_else(nvrtc.error());
-    return obtain_cubin(context, request, **nvrtc);
+    Result<SharedCubin> cubin = obtain_cubin(context, request, **nvrtc);
+    // A warm-up that cannot leave anything behind has failed, however well it compiles.
+    if (cubin && !(*cubin)->stored) return (*cubin)->stored.error();
+    return cubin;
 }
 
 }  // namespace
 
 Outcome precompile(Context& context, const nq_problem* problems, std::size_t problem_count,
                    std::span<const char* const> archs, unsigned threads, const PrecompileObserver& observer) {
-    // A warm-up that cannot leave anything behind has failed, however well it compiles.
-    if (Store* store = context.store()) {
-        if (Outcome usable = store->check(); !usable) return usable;
+    if (Store* root = context.cache().root()) {
+        if (Outcome usable = root->check(); !usable) return usable;
     }
     std::vector<Job> jobs;
     const std::size_t stride = problem_count != 0 ? problems->struct_size : 0;
@@ -97,7 +99,7 @@ Outcome precompile(Context& context, const nq_problem* problems, std::size_t pro
     std::size_t first_failed = jobs.size();
     std::optional<Error> failure;
     std::atomic<bool> stop{false};
-    parallel_for(jobs.size(), threads != 0 ? threads : cores(), [&](std::size_t i) {
+    parallel_for(jobs.size(), threads != 0 ? threads : context.config().compile_threads, [&](std::size_t i) {
         if (stop) return;
         const Job& job = jobs[i];
         const Result<SharedCubin> cubin = make(context, job);

@@ -3,8 +3,8 @@
 #include "runtime/parallel.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -27,43 +27,77 @@ Result<std::vector<Plan>> choose_plans(const Problem& problem, const Arch& arch,
     return plans;
 }
 
-Result<Cubins> compile_for(Context& context, const Nvrtc& nvrtc, const Problem& problem, const Arch& arch,
-                           std::uint32_t threads_per_row) {
+Result<std::vector<CubinRequest>> requests_for(const Problem& problem, const Arch& arch,
+                                               std::uint32_t threads_per_row) {
     Result<std::vector<Plan>> plans = choose_plans(problem, arch, threads_per_row);
     if (!plans) return std::move(plans).error();
-    std::vector<std::optional<Result<SharedCubin>>> outcomes(plans->size());
-    parallel_for(plans->size(), std::min(kMaxCompileThreads, cores()), [&](std::size_t i) {
-        outcomes[i] = obtain_cubin(context, make_request(problem, (*plans)[i], arch), nvrtc);
+    std::vector<CubinRequest> requests;
+    for (const Plan& plan : *plans) requests.push_back(make_request(problem, plan, arch));
+    return requests;
+}
+
+// found: what a search has brought already, for this target or another.
+Result<Cubins> compile_for(Context& context, const Nvrtc& nvrtc, const Problem& problem, const Arch& arch,
+                           std::uint32_t threads_per_row, const Cubins& found) {
+    Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
+    if (!requests) return std::move(requests).error();
+    std::vector<std::optional<Result<SharedCubin>>> outcomes(requests->size());
+    parallel_for(requests->size(), context.config().compile_threads, [&](std::size_t i) {
+        if (found.arch == arch && i < found.variants.size() && found.variants[i].cubin != nullptr) {
+            outcomes[i] = found.variants[i].cubin;
+        } else {
+            outcomes[i] = obtain_cubin(context, (*requests)[i], nvrtc);
+        }
     });
     Cubins cubins{arch, {}};
-    for (std::size_t i = 0; i < plans->size(); ++i) {
+    for (std::size_t i = 0; i < requests->size(); ++i) {
         if (!*outcomes[i]) return std::move(*outcomes[i]).error();
-        cubins.variants.push_back({(*plans)[i], **outcomes[i]});
+        cubins.variants.push_back({(*requests)[i].plan, **outcomes[i]});
     }
     return cubins;
 }
 
-// All variants of one target, or `otherwise` with what was looked for.
+// What the cache has of them; nullptr for the others.
+Cubins find_each(Context& context, const Arch& arch, const std::vector<CubinRequest>& requests,
+                 const std::optional<CompilerId>& compiler) {
+    Cubins cubins{arch, {}};
+    for (const CubinRequest& request : requests)
+        cubins.variants.push_back({request.plan, find_cubin(context, request, compiler)});
+    return cubins;
+}
+
+bool complete(const Cubins& cubins) {
+    return !cubins.variants.empty() &&
+           std::ranges::none_of(cubins.variants, [](const VariantCubin& variant) { return variant.cubin == nullptr; });
+}
+
+// For whichever target that the device runs is there, whichever NVRTC made it; or `otherwise` with what was looked for.
 Result<Cubins> find_for(Context& context, const Problem& problem, ComputeCapability capability,
                         std::uint32_t threads_per_row, Error otherwise) {
-    std::vector<std::string> looked_for;
+    std::vector<CubinRequest> missing;
     for (const Arch& arch : lookup_targets(capability)) {
-        looked_for.push_back(arch.name());
-        Result<std::vector<Plan>> plans = choose_plans(problem, arch, threads_per_row);
-        if (!plans) return std::move(plans).error();
-        Cubins cubins{arch, {}};
-        for (const Plan& plan : *plans) {
-            SharedCubin cubin = find_cubin(context, make_request(problem, plan, arch));
-            if (cubin == nullptr) break;
-            cubins.variants.push_back({plan, std::move(cubin)});
+        Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
+        if (!requests) return std::move(requests).error();
+        Cubins cubins = find_each(context, arch, *requests, std::nullopt);
+        if (complete(cubins)) return cubins;
+        for (std::size_t i = 0; i < requests->size(); ++i) {
+            if (cubins.variants[i].cubin == nullptr) missing.push_back(std::move((*requests)[i]));
         }
-        if (cubins.variants.size() == plans->size()) return cubins;
     }
-    const std::string where = context.store() ? "in " + context.store()->root() : "as there is no disk cache";
-    otherwise.message +=
-        fmt::format(". No cached kernel for \"{}\" on compute capability {}.{} (targets {}) {}",
-                    canonical_text(problem), capability.major, capability.minor, fmt::join(looked_for, ", "), where);
-    return otherwise;
+    otherwise.message += fmt::format(" (compute capability {}.{})", capability.major, capability.minor);
+    return missing_cubins(context, std::move(otherwise), missing);
+}
+
+// All that is needed when everything is warm: opens neither NVRTC nor anything else but the entries.
+Result<Cubins> find_without_nvrtc(Context& context, const Problem& problem, ComputeCapability capability,
+                                  std::uint32_t threads_per_row) {
+    const auto nvrtc = context.nvrtc_file();
+    // What an NVRTC that supports every target would be asked for. An entry that this NVRTC made says that it can.
+    const Result<Arch> arch = target_for(capability, std::nullopt, {});
+    if (!nvrtc || !arch) return Cubins{};
+    Result<std::vector<CubinRequest>> requests = requests_for(problem, *arch, threads_per_row);
+    if (!requests) return std::move(requests).error();
+    return find_each(context, *arch, *requests, compiler_of(**nvrtc));
 }
 
 Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCapability capability,
@@ -71,9 +105,9 @@ Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCa
     const auto cached_else = [&](Error error) {
         return find_for(context, problem, capability, threads_per_row, std::move(error));
     };
-    if (!context.config().jit) {
-        return cached_else({NQ_ERR_NOT_PREPARED, "JIT is off (nq_context_options.jit, NORMQUANT_JIT)", {}});
-    }
+    if (std::optional<Error> ban = context.compile_ban()) return cached_else(*std::move(ban));
+    Result<Cubins> warm = find_without_nvrtc(context, problem, capability, threads_per_row);
+    if (!warm || complete(*warm)) return warm;
     const auto nvrtc = context.nvrtc();
     if (!nvrtc) return cached_else(nvrtc.error());
     const Nvrtc& compiler = **nvrtc;
@@ -83,12 +117,12 @@ Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCa
         error.message += fmt::format(" (loaded from {})", compiler.path);
         return cached_else(std::move(error));
     }
-    return compile_for(context, compiler, problem, *arch, threads_per_row);
+    return compile_for(context, compiler, problem, *arch, threads_per_row, *warm);
 }
 
 Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver> driver,
                                  const DeviceContext& device_context, const Problem& problem, const KernelKey& key) {
-    return context.kernel_flights().run(key, [&]() -> Result<const Kernel*> {
+    return context.process().kernel_flights.run(key, [&]() -> Result<const Kernel*> {
         // An earlier flight may have landed since the caller looked.
         if (const Kernel* kernel = context.find(key)) return kernel;
         Result<Device> device = device_of(*driver, device_context);
@@ -113,7 +147,7 @@ Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, s
 
     const KernelKey key{canonical_text(problem), threads_per_row, device_context->id};
     if (const Kernel* kernel = context.find(key)) {
-        ++context.counters().memory_hits;
+        add(context.process().counters.memory_hits);
         return kernel;
     }
     if (std::optional<Error> error = refusal(**driver)) return std::move(*error);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 
@@ -53,6 +54,16 @@ public:
         return std::nullopt;
     }
 
+    std::optional<std::uint64_t> size(const char* name) {
+        const std::optional<std::string> value = text(name);
+        if (!value) return std::nullopt;
+        const std::optional<std::uint64_t> bytes = parse_size(*value);
+        if (!bytes)
+            fail(fmt::format("{}='{}' is not a number of bytes, such as 1073741824, 512M or 2G, or 0 for no limit", name,
+                             *value));
+        return bytes;
+    }
+
     const std::optional<Error>& error() const { return error_; }
 
 private:
@@ -96,7 +107,40 @@ void choose_default_cache_dir(const Reader& reader, Environment& out) {
     }
 }
 
+// Of the variables that are set and not empty; a path that two of them name counts once.
+std::vector<NamedPath> named_paths(const Reader& reader, std::initializer_list<const char*> names) {
+    std::vector<NamedPath> paths;
+    for (const char* name : names) {
+        const std::optional<std::string> path = reader.text(name);
+        if (path && !path->empty() && std::ranges::find(paths, *path, &NamedPath::path) == paths.end())
+            paths.push_back({name, *path});
+    }
+    return paths;
+}
+
 }  // namespace
+
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+    std::uint64_t unit = 1;
+    if (text.ends_with('K')) unit = 1ull << 10;
+    if (text.ends_with('M')) unit = 1ull << 20;
+    if (text.ends_with('G')) unit = 1ull << 30;
+    if (unit != 1) text.remove_suffix(1);
+    std::uint64_t count = 0;
+    const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (status != std::errc{} || stop != text.data() + text.size() || count > UINT64_MAX / unit) return std::nullopt;
+    return count * unit;
+}
+
+std::vector<std::string> split_paths(std::string_view text) {
+    std::vector<std::string> paths;
+    while (!text.empty()) {
+        const std::string_view path = text.substr(0, text.find(':'));
+        if (!path.empty()) paths.emplace_back(path);
+        text.remove_prefix(std::min(text.size(), path.size() + 1));
+    }
+    return paths;
+}
 
 Result<Environment> read_environment(const std::function<const char*(const char*)>& getter) {
     Reader reader(getter);
@@ -104,16 +148,16 @@ Result<Environment> read_environment(const std::function<const char*(const char*
     choose_default_cache_dir(reader, out);
     out.cache_dir = reader.text("NORMQUANT_CACHE_DIR");
     if (out.cache_dir) out.cache_dir_source = "NORMQUANT_CACHE_DIR";
+    out.cache_size = reader.size("NORMQUANT_CACHE_SIZE");
+    out.cache_readonly = reader.choice("NORMQUANT_CACHE_READONLY", kSwitch).value_or(false);
+    out.bundles = split_paths(reader.text("NORMQUANT_BUNDLES").value_or(""));
     out.jit = reader.choice("NORMQUANT_JIT", kSwitch);
     out.nvrtc = reader.non_empty("NORMQUANT_NVRTC", "the path of libnvrtc");
     out.libcuda = reader.non_empty("NORMQUANT_LIBCUDA", "the path of libcuda");
     out.log_level = reader.choice("NORMQUANT_LOG", kLogLevels);
     out.cache_shared = reader.choice("NORMQUANT_CACHE_SHARED", kSwitch).value_or(false);
-    for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-        const std::optional<std::string> home = reader.text(name);
-        if (home && !home->empty() && std::ranges::find(out.cuda_homes, *home) == out.cuda_homes.end())
-            out.cuda_homes.push_back(*home);
-    }
+    out.cuda_homes = named_paths(reader, {"CUDA_HOME", "CUDA_PATH"});
+    out.python_environments = named_paths(reader, {"VIRTUAL_ENV", "CONDA_PREFIX"});
     if (reader.error()) return *reader.error();
     return out;
 }

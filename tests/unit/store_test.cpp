@@ -7,244 +7,75 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <functional>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "support/catch.h"
-#include "support/temp_directory.h"
-#include "unit/entry_samples.h"
-
-namespace {
+#include "unit/cache_fixture.h"
 
 namespace fs = std::filesystem;
 using nq::Entry;
 using nq::FileOps;
-using nq::Logger;
-using nq::Store;
+using nq::StoreOptions;
 using nq::system_files;
-using nq::test::same;
-using nq::test::sample_cubin;
-using nq::test::sample_entry;
-using nq::test::TempDirectory;
+using namespace nq::test;
 
-const std::string kArch = "sm_90";
+namespace {
 
-struct Warnings {
-    std::vector<std::string> lines;
-    static void record(uint32_t level, const char* message, void* self) {
-        if (level >= NQ_LOG_WARN) static_cast<Warnings*>(self)->lines.emplace_back(message);
-    }
-};
-
-// The system's calls but for fsync, which takes most of the time and changes nothing that a test could see.
-const FileOps& quick_files() {
-    static const FileOps files = [] {
-        FileOps quick = system_files();
-        quick.fsync = [](int) { return 0; };
-        return quick;
-    }();
-    return files;
-}
-
-// A store with its logger.
-struct Cache {
-    explicit Cache(const std::string& root, bool shared = false, const FileOps& files = quick_files())
-        : log(&Warnings::record, &warnings, NQ_LOG_DEBUG), store(root, shared, files, log) {}
-
-    Warnings warnings;
-    Logger log;
-    Store store;
-
-    std::optional<Entry> load(const Entry& wanted) { return store.load(kArch, wanted.key, wanted.compiler); }
-    std::string path_of(const Entry& entry) const { return store.path_of(kArch, entry.key, entry.compiler); }
-    bool warned_of(const std::string& text) const {
-        return warnings.lines.size() == 1 && warnings.lines[0].find(text) != std::string::npos;
-    }
-};
-
-std::vector<std::string> files_below(const std::string& root) {
-    std::vector<std::string> files;
-    std::error_code error;
-    for (const auto& item : fs::recursive_directory_iterator(root, error))
-        if (!item.is_directory()) files.push_back(item.path().lexically_relative(root).string());
-    std::ranges::sort(files);
-    return files;
-}
-
-// Entries, temp files and entries set aside; without the cache directory tag.
-std::vector<std::string> cache_files(const std::string& root) {
-    std::vector<std::string> files = files_below(root);
-    std::erase(files, "v1/CACHEDIR.TAG");
-    return files;
-}
-
-void write_file(const std::string& path, const std::string& bytes) {
-    fs::create_directories(fs::path(path).parent_path());
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-}
-
-std::string text_of(const std::vector<unsigned char>& bytes) { return {bytes.begin(), bytes.end()}; }
-
-unsigned mode_of(const std::string& path) {
-    struct stat info {};
-    REQUIRE(lstat(path.c_str(), &info) == 0);
-    return info.st_mode & 07777;
-}
-
-class Umask {
-public:
-    explicit Umask(mode_t mask) : old_(umask(mask)) {}
-    ~Umask() { umask(old_); }
-
-private:
-    mode_t old_;
-};
-
-// ---- A table of system calls that fail on command. Function pointers carry no state, hence the static script.
-// ----------
-
-struct Script {
-    std::vector<std::string> calls;     // what was called, in order
-    std::size_t fail_from = SIZE_MAX;   // the call that fails
-    bool same_call_again = false;       // and all later calls of the same name
-    int error = 0;                      // 0: kill the process instead
-    std::size_t most_bytes = SIZE_MAX;  // a write or read transfers at most that many
-    std::string failing;
-    uid_t owner = static_cast<uid_t>(-1);  // what stat says, unless -1
-};
-Script script;
-
-bool fails(const char* name) {
-    const std::size_t index = script.calls.size();
-    script.calls.emplace_back(name);
-    if (index == script.fail_from) {
-        script.failing = name;
-        if (script.error == 0) kill(getpid(), SIGKILL);
-        errno = script.error;
-        return true;
-    }
-    if (index > script.fail_from && script.same_call_again && script.failing == name) {
-        errno = script.error;
-        return true;
-    }
-    return false;
-}
-
-const FileOps& scripted_files() {
-    static const FileOps files = {
-        .open = [](const char* path, int flags,
-                   mode_t mode) { return fails("open") ? -1 : system_files().open(path, flags, mode); },
-        .close =
-            [](int fd) {
-                const bool failed = fails("close");
-                const int error = errno;
-                const int result = system_files().close(fd);
-                errno = failed ? error : errno;
-                return failed ? -1 : result;
-            },
-        .read = [](int fd, void* buffer, size_t bytes) -> ssize_t {
-            return fails("read") ? -1 : system_files().read(fd, buffer, std::min(bytes, script.most_bytes));
-        },
-        .write = [](int fd, const void* buffer, size_t bytes) -> ssize_t {
-            return fails("write") ? -1 : system_files().write(fd, buffer, std::min(bytes, script.most_bytes));
-        },
-        .fsync = [](int fd) { return fails("fsync") ? -1 : quick_files().fsync(fd); },
-        .fstat = [](int fd, struct stat* out) { return fails("fstat") ? -1 : system_files().fstat(fd, out); },
-        .lstat =
-            [](const char* path, struct stat* out) {
-                if (fails("lstat")) return -1;
-                const int result = system_files().lstat(path, out);
-                if (script.owner != static_cast<uid_t>(-1)) out->st_uid = script.owner;
-                return result;
-            },
-        .mkdir = [](const char* path, mode_t mode) { return fails("mkdir") ? -1 : system_files().mkdir(path, mode); },
-        .rename = [](const char* from,
-                     const char* to) { return fails("rename") ? -1 : system_files().rename(from, to); },
-        .unlink = [](const char* path) { return fails("unlink") ? -1 : system_files().unlink(path); },
-        .opendir = [](const char* path) -> DIR* { return fails("opendir") ? nullptr : system_files().opendir(path); },
-        .readdir = [](DIR* directory) { return system_files().readdir(directory); },
-        .closedir = [](DIR* directory) { return system_files().closedir(directory); },
-    };
-    return files;
-}
-
-// Runs a function in a child process; true if it returned true there.
-class Child {
-public:
-    explicit Child(const std::function<bool()>& function) : pid_(fork()) {
-        REQUIRE(pid_ >= 0);
-        if (pid_ == 0) _exit(function() ? 0 : 1);
-    }
-    int wait() {
-        int status = 0;
-        REQUIRE(waitpid(pid_, &status, 0) == pid_);
-        return status;
-    }
-    bool succeeded() { return wait() == 0; }
-
-private:
-    pid_t pid_;
-};
+constexpr StoreOptions kShared{.shared = true};
 
 }  // namespace
 
 TEST_CASE("published entries come back, to every store on the root") {
     const TempDirectory directory;
     const std::string root = directory / "a/b/cache";
-    Cache cache(root, false, system_files());
+    TestStore cache(root, {}, system_files());
     const Entry entry = sample_entry();
     CHECK_FALSE(cache.load(entry));
     CHECK_FALSE(fs::exists(root));  // a look creates nothing
-    REQUIRE(cache.store.publish(kArch, entry));
+    REQUIRE(cache.publish(entry));
     for (int i = 0; i < 2; ++i) {
-        Cache other(root);
+        TestStore other(root);
         const auto back = other.load(entry);
         REQUIRE(back);
         CHECK(same(*back, entry));
-        CHECK(other.warnings.lines.empty());
-        CHECK(other.store.bad_entries() == 0);
+        CHECK(other.messages.warnings.empty());
+        CHECK(other.bad_entries() == 0);
     }
-    CHECK(cache.warnings.lines.empty());
+    CHECK(cache.messages.warnings.empty());
     CHECK(cache.load(entry));
     CHECK_FALSE(cache.load(sample_entry("other")));
     CHECK_FALSE(cache.store.load("sm_80", entry.key, entry.compiler));
-    CHECK(cache.warnings.lines.empty());
+    CHECK(cache.messages.warnings.empty());
 }
 
 TEST_CASE("paths") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     const Entry entry = sample_entry();
     const std::string key = nq::hex(entry.key), compiler = nq::hex(entry.compiler);
     const std::string name =
         "v1/sm_90/" + key.substr(0, 2) + "/" + key.substr(2) + "-" + compiler.substr(0, 16) + ".nqc";
     CHECK(cache.path_of(entry) == directory / "cache/" + name);
-    REQUIRE(cache.store.publish(kArch, entry));
+    REQUIRE(cache.publish(entry));
     CHECK(files_below(directory / "cache") == std::vector<std::string>{"v1/CACHEDIR.TAG", name});
     std::ifstream tag(directory / "cache/v1/CACHEDIR.TAG");
     std::string line;
     std::getline(tag, line);
     CHECK(line == "Signature: 8a477f597d28d172789f06886806bc55");
 
-    CHECK(Cache(directory / "cache///").store.root() == directory / "cache");
-    CHECK(Cache("/").store.root() == "/");
+    CHECK(TestStore(directory / "cache///").store.root() == directory / "cache");
+    CHECK(TestStore("/").store.root() == "/");
     const fs::path here = fs::current_path();
-    CHECK(Cache("relative").store.root() == (here / "relative").string());
+    CHECK(TestStore("relative").store.root() == (here / "relative").string());
 }
 
 TEST_CASE("publishing again replaces") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     const Entry first = sample_entry("a", 1), second = sample_entry("a", 2);
-    REQUIRE(cache.store.publish(kArch, first));
-    REQUIRE(cache.store.publish(kArch, second));
+    REQUIRE(cache.publish(first));
+    REQUIRE(cache.publish(second));
     CHECK(same(*cache.load(first), second));
     CHECK(cache_files(directory / "cache").size() == 1);
 }
@@ -253,9 +84,9 @@ TEST_CASE("permissions are private, whatever the umask") {
     for (const mode_t mask : {0000, 0022, 0077}) {
         const TempDirectory directory;
         const Umask umask(mask);
-        Cache cache(directory / "cache");
+        TestStore cache(directory / "cache");
         const Entry entry = sample_entry();
-        REQUIRE(cache.store.publish(kArch, entry));
+        REQUIRE(cache.publish(entry));
         CHECK(mode_of(cache.path_of(entry)) == 0600);
         CHECK(mode_of(directory / "cache") == 0700);
         CHECK(mode_of(directory / "cache/v1") == 0700);
@@ -266,13 +97,13 @@ TEST_CASE("permissions are private, whatever the umask") {
 TEST_CASE("permissions of a shared cache are the umask's") {
     const TempDirectory directory;
     const Umask umask(0002);
-    Cache cache(directory / "cache", true);
+    TestStore cache(directory / "cache", kShared);
     const Entry entry = sample_entry();
-    REQUIRE(cache.store.publish(kArch, entry));
+    REQUIRE(cache.publish(entry));
     CHECK(mode_of(cache.path_of(entry)) == 0664);
     CHECK(mode_of(directory / "cache") == 0775);
     CHECK(cache.load(entry));
-    Cache wary(directory / "cache", false);
+    TestStore wary(directory / "cache");
     CHECK_FALSE(wary.load(entry));
     CHECK(wary.warned_of("mode 0775"));
 }
@@ -295,24 +126,24 @@ TEST_CASE("load: any damage is a miss, once warned, and set aside") {
 
     for (std::size_t i = 0; i < damaged.size(); ++i) {
         INFO("damage " << i);
-        Cache cache(directory / "cache");
-        REQUIRE((i > 0 || cache.store.publish(kArch, entry)));
+        TestStore cache(directory / "cache");
+        REQUIRE((i > 0 || cache.publish(entry)));
         write_file(cache.path_of(entry), damaged[i]);
         REQUIRE_FALSE(cache.load(entry));
-        REQUIRE(cache.store.bad_entries() == 1);
+        REQUIRE(cache.bad_entries() == 1);
         REQUIRE(cache.warned_of(cache.path_of(entry)));
         REQUIRE_FALSE(fs::exists(cache.path_of(entry)));
         REQUIRE_FALSE(cache.load(entry));  // simply absent now
-        REQUIRE(cache.store.bad_entries() == 1);
+        REQUIRE(cache.bad_entries() == 1);
     }
-    Cache cache(directory / "cache");
-    REQUIRE(cache.store.publish(kArch, entry));
+    TestStore cache(directory / "cache");
+    REQUIRE(cache.publish(entry));
     CHECK(same(*cache.load(entry), entry));
 }
 
 TEST_CASE("what is set aside is bounded") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     for (int i = 0; i < 100; ++i) {
         const Entry entry = sample_entry("entry " + std::to_string(i));
         write_file(cache.path_of(entry), "damaged");
@@ -320,30 +151,30 @@ TEST_CASE("what is set aside is bounded") {
         CHECK_FALSE(cache.load(entry));
         CHECK_FALSE(fs::exists(cache.path_of(entry)));
     }
-    CHECK(cache.store.bad_entries() == 100);
-    CHECK(cache.warnings.lines.size() == 1);
+    CHECK(cache.bad_entries() == 100);
+    CHECK(cache.messages.warnings.size() == 1);
     CHECK(files_below(directory / "cache/v1/bad").size() == 32);
     CHECK(cache_files(directory / "cache").size() == 32);
 }
 
 TEST_CASE("an entry of the right name and a compiler id that differs in its unnamed half is a plain miss") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     const Entry entry = sample_entry();
-    REQUIRE(cache.store.publish(kArch, entry));
+    REQUIRE(cache.publish(entry));
     Entry other = entry;
     other.compiler[15] ^= 1;
     REQUIRE(cache.path_of(other) == cache.path_of(entry));
     CHECK_FALSE(cache.load(other));
     CHECK(cache.load(entry));
-    CHECK(cache.warnings.lines.empty());
+    CHECK(cache.messages.warnings.empty());
 }
 
 TEST_CASE("something that is no file in the place of an entry neither hangs nor harms") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     const Entry entry = sample_entry();
-    REQUIRE(cache.store.publish(kArch, entry));
+    REQUIRE(cache.publish(entry));
     const std::string path = cache.path_of(entry);
     const std::string aside = directory / "aside.nqc";
     fs::rename(path, aside);
@@ -389,20 +220,20 @@ TEST_CASE("something that is no file in the place of an entry neither hangs nor 
         fs::create_directory(path);
         CHECK_FALSE(cache.load(entry));
         CHECK(fs::is_directory(path));  // it may hold something
-        CHECK_FALSE(cache.store.publish(kArch, entry));
+        CHECK_FALSE(cache.publish(entry));
         CHECK(cache.warned_of(path));
         CHECK(files_below(directory / "cache/v1/tmp").empty());
         fs::remove(path);
     }
-    CHECK(cache.store.bad_entries() == 1);
+    CHECK(cache.bad_entries() == 1);
     CHECK(cache.warned_of(path));
-    CHECK(cache.store.publish(kArch, entry));
+    CHECK(cache.publish(entry));
     CHECK(cache.load(entry));
 }
 
 TEST_CASE("metadata is data: nothing in it is parsed on a hit") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     const std::string hostile[] = {"",
                                    "{",
                                    "not JSON",
@@ -415,33 +246,33 @@ TEST_CASE("metadata is data: nothing in it is parsed on a hit") {
     for (const std::string& metadata : hostile) {
         Entry entry = sample_entry();
         entry.metadata = metadata;
-        REQUIRE(cache.store.publish(kArch, entry));
+        REQUIRE(cache.publish(entry));
         const auto back = cache.load(entry);
         REQUIRE(back);
         CHECK(back->metadata == metadata);
     }
-    CHECK(cache.warnings.lines.empty());
+    CHECK(cache.messages.warnings.empty());
 }
 
 TEST_CASE("what could not be loaded is not published") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     Entry entry = sample_entry();
     entry.cubin = {1, 2, 3};
-    CHECK_FALSE(cache.store.publish(kArch, entry));
+    CHECK_FALSE(cache.publish(entry));
     CHECK(cache.warned_of("ELF"));
     CHECK_FALSE(fs::exists(directory / "cache"));
 }
 
 TEST_CASE("entries of any compiler") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
+    TestStore cache(directory / "cache");
     const Entry entry = sample_entry();
     CHECK_FALSE(cache.store.load_any_compiler(kArch, entry.key));
     Entry second = sample_entry("a", 2);
     second.compiler[0] ^= 0xff;
-    REQUIRE(cache.store.publish(kArch, entry));
-    REQUIRE(cache.store.publish(kArch, second));
+    REQUIRE(cache.publish(entry));
+    REQUIRE(cache.publish(second));
     const auto any = cache.store.load_any_compiler(kArch, entry.key);
     REQUIRE(any);
     CHECK((same(*any, entry) || same(*any, second)));
@@ -455,13 +286,13 @@ TEST_CASE("entries of any compiler") {
     const auto next = cache.store.load_any_compiler(kArch, entry.key);
     REQUIRE(next);
     CHECK(same(*next, left));
-    CHECK(cache.store.bad_entries() == 1);
+    CHECK(cache.bad_entries() == 1);
 }
 
 TEST_CASE("list shows what is there, the damaged too, and changes nothing") {
     const TempDirectory directory;
-    Cache cache(directory / "cache");
-    CHECK(cache.store.list().empty());
+    TestStore cache(directory / "cache");
+    CHECK(list(cache.store).empty());
     const Entry a = sample_entry("a"), b = sample_entry("b"), c = sample_entry("c");
     REQUIRE(cache.store.publish("sm_90", a));
     REQUIRE(cache.store.publish("sm_100f", b));
@@ -475,12 +306,12 @@ TEST_CASE("list shows what is there, the damaged too, and changes nothing") {
                   fs::path(damaged).parent_path().string() + "/misplaced.nqc");
     const auto before = files_below(directory / "cache");
 
-    const auto list = cache.store.list();
+    const auto listed = list(cache.store);
     CHECK(files_below(directory / "cache") == before);
-    REQUIRE(list.size() == 5);
-    CHECK(std::ranges::is_sorted(list, {}, &nq::StoredEntry::path));
+    REQUIRE(listed.size() == 5);
+    CHECK(std::ranges::is_sorted(listed, {}, &nq::StoredEntry::path));
     std::size_t good = 0;
-    for (const nq::StoredEntry& item : list) {
+    for (const nq::StoredEntry& item : listed) {
         INFO(item.path);
         struct stat info {};
         REQUIRE(lstat(item.path.c_str(), &info) == 0);
@@ -495,11 +326,10 @@ TEST_CASE("list shows what is there, the damaged too, and changes nothing") {
         CHECK(cache.store.path_of(item.arch, item.entry->key, item.entry->compiler) == item.path);
     }
     CHECK(good == 2);
-    CHECK(cache.store.bad_entries() == 0);
+    CHECK(cache.bad_entries() == 0);
 }
 
-// ---- Trust
-// ---------------------------------------------------------------------------------------------------------------
+// ---- Trust --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a root that others can write is not used") {
     for (const unsigned mode : {0720u, 0702u, 0722u, 0775u, 0777u, 01777u}) {
@@ -507,9 +337,9 @@ TEST_CASE("a root that others can write is not used") {
         const std::string root = directory / "cache";
         fs::create_directory(root);
         REQUIRE(chmod(root.c_str(), mode) == 0);
-        Cache cache(root);
+        TestStore cache(root);
         const Entry entry = sample_entry();
-        CHECK_FALSE(cache.store.publish(kArch, entry));
+        CHECK_FALSE(cache.publish(entry));
         CHECK_FALSE(cache.load(entry));
         CHECK_FALSE(cache.store.load_any_compiler(kArch, entry.key));
         CHECK(cache.warned_of("NORMQUANT_CACHE_SHARED"));
@@ -519,34 +349,101 @@ TEST_CASE("a root that others can write is not used") {
         CHECK(files_below(root).empty());
         CHECK(mode_of(root) == mode);  // the user's directory is left as it is
 
-        Cache shared(root, true);
-        CHECK(shared.store.publish(kArch, entry));
+        TestStore shared(root, kShared);
+        CHECK(shared.publish(entry));
         CHECK(shared.load(entry));
         CHECK(shared.store.check().ok());
-        CHECK(shared.warnings.lines.empty());
+        CHECK(shared.messages.warnings.empty());
     }
     for (const unsigned mode : {0700u, 0755u, 0750u, 02755u}) {
         const TempDirectory directory;
         fs::create_directory(directory / "cache");
         REQUIRE(chmod((directory / "cache").c_str(), mode) == 0);
-        CHECK(Cache(directory / "cache").store.publish(kArch, sample_entry()));
+        CHECK(TestStore(directory / "cache").publish(sample_entry()));
     }
 }
 
 TEST_CASE("a root of another user is not used") {
     const TempDirectory directory;
     const Entry entry = sample_entry();
-    REQUIRE(Cache(directory / "cache").store.publish(kArch, entry));
+    REQUIRE(TestStore(directory / "cache").publish(entry));
     script = {};
     script.owner = geteuid() + 4242;
-    Cache cache(directory / "cache", false, scripted_files());
+    TestStore cache(directory / "cache", {}, scripted_files());
     CHECK_FALSE(cache.load(entry));
-    CHECK_FALSE(cache.store.publish(kArch, entry));
+    CHECK_FALSE(cache.publish(entry));
     CHECK(cache.warned_of("belongs to uid " + std::to_string(script.owner)));
     CHECK(cache.store.check().error().status == NQ_ERR_CACHE_UNTRUSTED);
-    CHECK(Cache(directory / "cache", true, scripted_files()).load(entry));
+    CHECK(TestStore(directory / "cache", kShared, scripted_files()).load(entry));
     script.owner = 0;  // root may write anywhere as it is
-    CHECK(Cache(directory / "cache", false, scripted_files()).load(entry));
+    CHECK(TestStore(directory / "cache", {}, scripted_files()).load(entry));
+}
+
+TEST_CASE("an entry that others can write, or that is another user's, is not believed") {
+    const TempDirectory directory;
+    const Entry entry = sample_entry();
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(entry));
+    const std::string path = writer.path_of(entry);
+    SECTION("mode") {
+        for (const unsigned mode : {0620u, 0602u, 0666u}) {
+            REQUIRE(writer.publish(entry));
+            REQUIRE(chmod(path.c_str(), mode) == 0);
+            CHECK(TestStore(directory / "cache", kShared).load(entry));
+            TestStore cache(directory / "cache");
+            CHECK_FALSE(cache.load(entry));
+            CHECK(cache.warned_of("it can be written by others"));
+            CHECK_FALSE(fs::exists(path));
+        }
+    }
+    SECTION("owner") {
+        if (geteuid() != 0) return;
+        REQUIRE(chown(path.c_str(), 4242, 4242) == 0);
+        CHECK(TestStore(directory / "cache", kShared).load(entry));
+        TestStore cache(directory / "cache");
+        CHECK_FALSE(cache.load(entry));
+        CHECK(cache.warned_of("it belongs to uid 4242"));
+    }
+    SECTION("a version directory that others can write") {
+        REQUIRE(chmod((directory / "cache/v1").c_str(), 0777) == 0);
+        TestStore cache(directory / "cache");
+        CHECK_FALSE(cache.load(entry));
+        CHECK_FALSE(cache.publish(entry));
+        CHECK(cache.store.check().error().status == NQ_ERR_CACHE_UNTRUSTED);
+    }
+}
+
+TEST_CASE("two users on one host: each has its own, and nothing of the other's is believed") {
+    if (geteuid() != 0) {
+        WARN("not root: users cannot be changed here");
+        return;
+    }
+    const TempDirectory directory;
+    fs::permissions(directory.path(), fs::perms::all);
+    const Entry entry = sample_entry();
+    const auto as_user = [&](uid_t user, const StoreOptions& options, const std::function<bool(TestStore&)>& body) {
+        Child child([&] {
+            umask(0002);
+            if (setresgid(4000, 4000, 4000) != 0 || setresuid(user, user, user) != 0) return false;
+            TestStore cache(directory / "cache", options);
+            return body(cache);
+        });
+        return child.succeeded();
+    };
+    CHECK(as_user(4001, {}, [&](TestStore& cache) { return cache.publish(entry) && cache.load(entry); }));
+    // Private: the second user may not even look.
+    CHECK(as_user(4002, {}, [&](TestStore& cache) {
+        return !cache.load(entry) && !cache.publish(entry) && cache.messages.warnings.size() == 1 &&
+               cache.warned_of("belongs to uid 4001");
+    }));
+    fs::remove_all(directory / "cache");
+    // Shared on purpose, through a common group.
+    CHECK(as_user(4001, kShared, [&](TestStore& cache) { return cache.publish(entry); }));
+    const Entry second = sample_entry("second");
+    CHECK(as_user(4002, kShared, [&](TestStore& cache) {
+        return cache.load(entry) && cache.publish(second) && cache.messages.warnings.empty();
+    }));
+    CHECK(as_user(4001, kShared, [&](TestStore& cache) { return cache.load(second).has_value(); }));
 }
 
 TEST_CASE("a root that is a symlink is not used, with a slash at its end or without, shared or not") {
@@ -555,8 +452,8 @@ TEST_CASE("a root that is a symlink is not used, with a slash at its end or with
     fs::create_directory_symlink(directory / "real", directory / "link");
     for (const std::string name : {"link", "link/", "link//"}) {
         for (const bool shared : {false, true}) {
-            Cache cache(directory / name, shared);
-            CHECK_FALSE(cache.store.publish(kArch, sample_entry()));
+            TestStore cache(directory / name, {.shared = shared});
+            CHECK_FALSE(cache.publish(sample_entry()));
             CHECK(cache.warned_of("symbolic link"));
             CHECK(cache.store.check().error().status == NQ_ERR_CACHE_UNTRUSTED);
         }
@@ -567,15 +464,15 @@ TEST_CASE("a root that is a symlink is not used, with a slash at its end or with
 TEST_CASE("a root that is a file, or below one") {
     const TempDirectory directory;
     write_file(directory / "file", "mine");
-    Cache file(directory / "file");
+    TestStore file(directory / "file");
     CHECK_FALSE(file.load(sample_entry()));
-    CHECK_FALSE(file.store.publish(kArch, sample_entry()));
+    CHECK_FALSE(file.publish(sample_entry()));
     CHECK(file.warned_of("is not a directory"));
     CHECK(file.store.check().error().status == NQ_ERR_INVALID_ARGUMENT);
     CHECK(fs::file_size(directory / "file") == 4);
 
-    Cache below(directory / "file/cache");
-    CHECK_FALSE(below.store.publish(kArch, sample_entry()));
+    TestStore below(directory / "file/cache");
+    CHECK_FALSE(below.publish(sample_entry()));
     CHECK_FALSE(below.load(sample_entry()));
     CHECK(below.warned_of("Not a directory"));
 }
@@ -583,24 +480,23 @@ TEST_CASE("a root that is a file, or below one") {
 TEST_CASE("a root that cannot be written is still read") {
     const TempDirectory directory;
     const Entry old = sample_entry("old"), fresh = sample_entry("new");
-    REQUIRE(Cache(directory / "cache").store.publish(kArch, old));
+    REQUIRE(TestStore(directory / "cache").publish(old));
     for (const int error : {EROFS, EACCES, EPERM, ENOSPC, EDQUOT}) {
         script = {};
         script.error = error;
-        Cache cache(directory / "cache", false, scripted_files());
+        TestStore cache(directory / "cache", {}, scripted_files());
         REQUIRE(cache.load(old));
         // Every mkdir fails from here on.
         script.fail_from = script.calls.size();
         script.same_call_again = true;
-        CHECK_FALSE(cache.store.publish(kArch, fresh));
-        CHECK_FALSE(cache.store.publish(kArch, fresh));
+        CHECK_FALSE(cache.publish(fresh));
+        CHECK_FALSE(cache.publish(fresh));
         CHECK(cache.warned_of(std::strerror(error)));
         CHECK(cache.load(old));
     }
 }
 
-// ---- Failing system calls
-// ------------------------------------------------------------------------------------------------
+// ---- Failing system calls -----------------------------------------------------------------------------------------
 
 namespace {
 
@@ -608,22 +504,22 @@ namespace {
 void check_publish_under_fault(const std::string& root, bool existing) {
     const Entry before = sample_entry("a", 1), entry = sample_entry("a", 2);
     const Script plan = std::exchange(script, {});
-    if (existing) REQUIRE(Cache(root).store.publish(kArch, before));
+    if (existing) REQUIRE(TestStore(root).publish(before));
     script = plan;
     bool published = false;
     {
-        Cache cache(root, false, scripted_files());
-        published = cache.store.publish(kArch, entry);
-        CHECK(cache.warnings.lines.size() <= 1);
-        if (!published) CHECK(cache.warnings.lines.size() == 1);
+        TestStore cache(root, {}, scripted_files());
+        published = cache.publish(entry);
+        CHECK(cache.messages.warnings.size() <= 1);
+        if (!published) CHECK(cache.messages.warnings.size() == 1);
     }
     const bool unlink_failed = script.failing == "unlink";
     script = {};
     // Never a partial entry: the new one whole, or what was there before.
-    Cache reader(root);
+    TestStore reader(root);
     const auto found = reader.load(entry);
-    CHECK(reader.warnings.lines.empty());
-    CHECK(reader.store.bad_entries() == 0);
+    CHECK(reader.messages.warnings.empty());
+    CHECK(reader.bad_entries() == 0);
     if (published)
         CHECK((found && same(*found, entry)));
     else if (existing)
@@ -632,16 +528,16 @@ void check_publish_under_fault(const std::string& root, bool existing) {
         CHECK_FALSE(found);
     if (!unlink_failed) CHECK(files_below(root + "/v1/tmp").empty());
     // And the next attempt succeeds.
-    CHECK(reader.store.publish(kArch, entry));
+    CHECK(reader.publish(entry));
     CHECK((reader.load(entry) && same(*reader.load(entry), entry)));
 }
 
 std::vector<std::string> calls_of_publish(bool existing) {
     const TempDirectory directory;
     script = {};
-    if (existing) REQUIRE(Cache(directory / "a/cache").store.publish(kArch, sample_entry()));
-    Cache cache(directory / "a/cache", false, scripted_files());
-    REQUIRE(cache.store.publish(kArch, sample_entry()));
+    if (existing) REQUIRE(TestStore(directory / "a/cache").publish(sample_entry()));
+    TestStore cache(directory / "a/cache", {}, scripted_files());
+    REQUIRE(cache.publish(sample_entry()));
     return std::exchange(script, {}).calls;
 }
 
@@ -679,9 +575,9 @@ TEST_CASE("publish: an interrupted open, write, fsync or close is carried on") {
         script = {};
         script.fail_from = at;
         script.error = EINTR;
-        Cache cache(directory / "a/cache", false, scripted_files());
-        CHECK(cache.store.publish(kArch, sample_entry()));
-        CHECK(cache.warnings.lines.empty());
+        TestStore cache(directory / "a/cache", {}, scripted_files());
+        CHECK(cache.publish(sample_entry()));
+        CHECK(cache.messages.warnings.empty());
         script = {};
         CHECK(cache.load(sample_entry()));
     }
@@ -692,13 +588,13 @@ TEST_CASE("short writes and short reads are carried on") {
         const TempDirectory directory;
         script = {};
         script.most_bytes = most;
-        Cache cache(directory / "cache", false, scripted_files());
+        TestStore cache(directory / "cache", {}, scripted_files());
         const Entry entry = sample_entry();
-        REQUIRE(cache.store.publish(kArch, entry));
+        REQUIRE(cache.publish(entry));
         const auto back = cache.load(entry);
         REQUIRE(back);
         CHECK(same(*back, entry));
-        CHECK(cache.warnings.lines.empty());
+        CHECK(cache.messages.warnings.empty());
     }
 }
 
@@ -711,7 +607,7 @@ TEST_CASE("a disk that fills up in the middle of an entry") {
     {
         const TempDirectory directory;
         limit();
-        REQUIRE(Cache(directory / "cache", false, scripted_files()).store.publish(kArch, sample_entry()));
+        REQUIRE(TestStore(directory / "cache", {}, scripted_files()).publish(sample_entry()));
         for (std::size_t i = 0; i < script.calls.size(); ++i)
             if (script.calls[i] == "write") writes.push_back(i);
     }
@@ -734,22 +630,22 @@ TEST_CASE("a killed writer leaves no partial entry") {
             const TempDirectory directory;
             const std::string root = directory / "a/cache";
             const Entry before = sample_entry("a", 1), entry = sample_entry("a", 2);
-            if (existing) REQUIRE(Cache(root).store.publish(kArch, before));
+            if (existing) REQUIRE(TestStore(root).publish(before));
             Child writer([&] {
                 script = {};
                 script.fail_from = at;
-                Cache cache(root, false, scripted_files());
-                return cache.store.publish(kArch, entry);
+                TestStore cache(root, {}, scripted_files());
+                return cache.publish(entry);
             });
             const int status = writer.wait();
             REQUIRE(WIFSIGNALED(status));
-            Cache cache(root);
+            TestStore cache(root);
             const auto found = cache.load(entry);
             CHECK((found ? same(*found, entry) || same(*found, before) : !existing));
-            CHECK(cache.store.bad_entries() == 0);
-            CHECK(cache.store.publish(kArch, entry));
+            CHECK(cache.bad_entries() == 0);
+            CHECK(cache.publish(entry));
             CHECK(same(*cache.load(entry), entry));
-            CHECK(cache.warnings.lines.empty());
+            CHECK(cache.messages.warnings.empty());
         }
     }
 }
@@ -757,11 +653,11 @@ TEST_CASE("a killed writer leaves no partial entry") {
 TEST_CASE("load: a failing system call is a miss, warned once, and the entry stays") {
     const TempDirectory directory;
     const Entry entry = sample_entry();
-    REQUIRE(Cache(directory / "cache").store.publish(kArch, entry));
+    REQUIRE(TestStore(directory / "cache").publish(entry));
     script = {};
-    REQUIRE(Cache(directory / "cache", false, scripted_files()).load(entry));
+    REQUIRE(TestStore(directory / "cache", {}, scripted_files()).load(entry));
     // A hit takes no lock and writes nothing.
-    CHECK(script.calls == std::vector<std::string>{"lstat", "open", "fstat", "read", "close"});
+    CHECK(script.calls == std::vector<std::string>{"lstat", "lstat", "open", "fstat", "read", "close"});
     const std::vector<std::string> calls = script.calls;
     for (std::size_t at = 0; at < calls.size(); ++at) {
         for (const int error : {EIO, EACCES, EMFILE, ESTALE, EINTR, ENOMEM}) {
@@ -769,13 +665,13 @@ TEST_CASE("load: a failing system call is a miss, warned once, and the entry sta
             script = {};
             script.fail_from = at;
             script.error = error;
-            Cache cache(directory / "cache", false, scripted_files());
+            TestStore cache(directory / "cache", {}, scripted_files());
             const auto found = cache.load(entry);
             const bool carried_on =
                 calls[at] == "close" || (error == EINTR && (calls[at] == "open" || calls[at] == "read"));
             CHECK(found.has_value() == carried_on);
-            CHECK(cache.warnings.lines.size() == (carried_on ? 0 : 1));
-            CHECK(cache.store.bad_entries() == 0);
+            CHECK(cache.messages.warnings.size() == (carried_on ? 0 : 1));
+            CHECK(cache.bad_entries() == 0);
             script = {};
             CHECK(cache.load(entry));
         }
@@ -785,17 +681,17 @@ TEST_CASE("load: a failing system call is a miss, warned once, and the entry sta
 TEST_CASE("a damaged entry that cannot be moved or removed is a miss every time, and warned of once") {
     const TempDirectory directory;
     const Entry entry = sample_entry();
-    Cache writer(directory / "cache");
-    REQUIRE(writer.store.publish(kArch, entry));
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(entry));
     write_file(writer.path_of(entry), "damaged");
     FileOps read_only = system_files();
     read_only.mkdir = [](const char*, mode_t) { return errno = EROFS, -1; };
     read_only.rename = [](const char*, const char*) { return errno = EROFS, -1; };
     read_only.unlink = [](const char*) { return errno = EROFS, -1; };
-    Cache reader(directory / "cache", false, read_only);
+    TestStore reader(directory / "cache", {}, read_only);
     for (std::uint64_t i = 1; i <= 3; ++i) {
         CHECK_FALSE(reader.load(entry));
-        CHECK(reader.store.bad_entries() == i);
+        CHECK(reader.bad_entries() == i);
     }
     CHECK(reader.warned_of(std::strerror(EROFS)));
     CHECK(fs::exists(reader.path_of(entry)));
@@ -805,28 +701,77 @@ TEST_CASE("an entry that was replaced by a good one while it was judged stays") 
     const TempDirectory directory;
     const Entry entry = sample_entry();
     static std::string path, replacement;
-    Cache writer(directory / "cache");
-    REQUIRE(writer.store.publish(kArch, entry));
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(entry));
     path = writer.path_of(entry);
     replacement = directory / "replacement";
     fs::rename(path, replacement);
     write_file(path, "damaged");
-    FileOps files = system_files();
-    files.close = [](int fd) {  // the reader is done with the damaged file; another process publishes now
+    // Another process publishes: the rename of the good file.
+    static const auto publish = [] {
         std::error_code ignored;
         fs::rename(replacement, path, ignored);
-        return system_files().close(fd);
     };
-    Cache reader(directory / "cache", false, files);
+    FileOps files = system_files();
+    SECTION("before the last look at it") {
+        files.fstat = [](int fd, struct stat* out) {
+            const int result = system_files().fstat(fd, out);
+            publish();
+            return result;
+        };
+    }
+    SECTION("between the look and the move") {
+        files.rename = [](const char* from, const char* to) {
+            publish();
+            return system_files().rename(from, to);
+        };
+    }
+    SECTION("between the look and the move, and once more before it is put back") {
+        files.rename = [](const char* from, const char* to) {
+            publish();
+            fs::copy_file(path, replacement);
+            const int result = system_files().rename(from, to);
+            publish();
+            return result;
+        };
+    }
+    TestStore reader(directory / "cache", {}, files);
     CHECK_FALSE(reader.load(entry));
-    CHECK(reader.store.bad_entries() == 1);
-    const auto found = reader.load(entry);
+    CHECK(reader.bad_entries() == 1);
+    CHECK(reader.warned_of("it has been replaced"));
+    TestStore after(directory / "cache");
+    const auto found = after.load(entry);
     REQUIRE(found);
     CHECK(same(*found, entry));
+    CHECK(files_below(directory / "cache/v1/bad").empty());
 }
 
-// ---- Many at once
-// --------------------------------------------------------------------------------------------------------
+TEST_CASE("two readers that meet one bad entry: one sets it aside, and the new one survives") {
+    for (int round = 0; round < 50; ++round) {
+        const TempDirectory directory;
+        const Entry entry = sample_entry();
+        TestStore cache(directory / "cache");
+        REQUIRE(cache.publish(entry));
+        write_file(cache.path_of(entry), "damaged");
+        std::vector<Child> readers;
+        for (int i = 0; i < 2; ++i) {
+            readers.emplace_back([&] {
+                TestStore reader(directory / "cache");
+                if (const auto found = reader.load(entry)) return same(*found, entry);
+                return reader.publish(entry);
+            });
+        }
+        for (Child& reader : readers) CHECK(reader.succeeded());
+        TestStore after(directory / "cache");
+        const auto found = after.load(entry);
+        REQUIRE(found);
+        CHECK(same(*found, entry));
+        CHECK(after.messages.warnings.empty());
+        CHECK(files_below(directory / "cache/v1/bad").size() <= 1);
+    }
+}
+
+// ---- Many at once -------------------------------------------------------------------------------------------------
 
 TEST_CASE("many processes publish one key: one entry, no temp files") {
     const TempDirectory directory;
@@ -834,15 +779,15 @@ TEST_CASE("many processes publish one key: one entry, no temp files") {
     std::vector<Child> children;
     for (int i = 0; i < 16; ++i) {
         children.emplace_back([&] {
-            Cache cache(directory / "a/b/cache");
+            TestStore cache(directory / "a/b/cache");
             bool good = true;
             for (int round = 0; round < 8; ++round) {
                 if (const auto found = cache.load(entry)) good = good && same(*found, entry);
-                good = good && cache.store.publish(kArch, entry);
+                good = good && cache.publish(entry);
                 const auto found = cache.load(entry);
                 good = good && found && same(*found, entry);
             }
-            return good && cache.warnings.lines.empty() && cache.store.bad_entries() == 0;
+            return good && cache.messages.warnings.empty() && cache.bad_entries() == 0;
         });
     }
     for (Child& child : children) CHECK(child.succeeded());
@@ -853,8 +798,8 @@ TEST_CASE("many threads share a store, and some processes damage it") {
     const TempDirectory directory;
     const std::string root = directory / "cache";
     const Entry entries[] = {sample_entry("0"), sample_entry("1"), sample_entry("2")};
-    Cache cache(root);
-    for (const Entry& entry : entries) REQUIRE(cache.store.publish(kArch, entry));
+    TestStore cache(root);
+    for (const Entry& entry : entries) REQUIRE(cache.publish(entry));
     std::atomic<int> wrong{0};
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -864,7 +809,7 @@ TEST_CASE("many threads share a store, and some processes damage it") {
                 if (const auto found = cache.load(entry)) {
                     if (!same(*found, entry)) ++wrong;
                 } else {
-                    cache.store.publish(kArch, entry);
+                    cache.publish(entry);
                 }
                 if (t == 0) {
                     // In one step: what is renamed in is whole, though damaged.
@@ -873,12 +818,117 @@ TEST_CASE("many threads share a store, and some processes damage it") {
                     std::error_code ignored;
                     fs::rename(temp, path, ignored);
                 }
-                if (t == 1) (void)cache.store.list();
+                if (t == 1) (void)list(cache.store);
             }
         });
     }
     for (std::thread& thread : threads) thread.join();
     CHECK(wrong == 0);
-    CHECK(cache.warnings.lines.size() <= 1);
+    CHECK(cache.messages.warnings.size() <= 1);
     CHECK(files_below(root + "/v1/tmp").empty());
+}
+
+// ---- Use, and what happens to the directory while it is in use ----------------------------------------------------
+
+TEST_CASE("a hit renews the mtime, at most once an hour, and writes nothing else") {
+    const TempDirectory directory;
+    const Entry entry = sample_entry();
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(entry));
+    const std::string path = writer.path_of(entry);
+    const auto calls_of_hit = [&](StoreOptions options) {
+        script = {};
+        TestStore cache(directory / "cache", options, scripted_files());
+        REQUIRE(cache.load(entry));
+        return std::exchange(script, {}).calls;
+    };
+    const std::vector<std::string> hit{"lstat", "lstat", "open", "fstat", "read", "close"};
+    set_age(path, 3500);
+    CHECK(calls_of_hit({}) == hit);
+    CHECK(age_of(path) >= 3500);
+    set_age(path, 3700);
+    CHECK(calls_of_hit({.read_only = true}) == hit);
+    CHECK(age_of(path) >= 3700);
+    CHECK(calls_of_hit({}) == std::vector<std::string>{"lstat", "lstat", "open", "fstat", "read", "touch", "close"});
+    CHECK(age_of(path) < 3000);
+    CHECK(calls_of_hit({}) == hit);
+    // A clock that ran ahead once.
+    set_age(path, -100000);
+    CHECK(calls_of_hit({}) == hit);
+}
+
+TEST_CASE("a read-only store changes nothing, bad entries included") {
+    const TempDirectory directory;
+    const Entry good = sample_entry("good"), bad = sample_entry("bad");
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(good));
+    REQUIRE(writer.publish(bad));
+    write_file(writer.path_of(bad), "damaged");
+    const auto before = files_below(directory / "cache");
+    TestStore cache(directory / "cache", {.read_only = true});
+    CHECK(cache.load(good));
+    CHECK_FALSE(cache.load(bad));
+    CHECK(cache.bad_entries() == 1);
+    CHECK(cache.warned_of("left in place"));
+    CHECK_FALSE(cache.publish(sample_entry("new")));
+    CHECK(cache.store.publish(kArch, good).error().status == NQ_ERR_CACHE_IO);
+    CHECK(cache.store.try_lock(kArch, good.key, good.compiler).status() == nq::FileLock::Status::unavailable);
+    CHECK_FALSE(cache.store.evict({1, 0}).ran);
+    CHECK_FALSE(cache.store.clear().ran);
+    cache.store.add_statistics({});
+    CHECK(files_below(directory / "cache") == before);
+    CHECK(cache.messages.warnings.size() == 1);
+
+    TestStore absent(directory / "absent", {.read_only = true});
+    CHECK_FALSE(absent.load(good));
+    CHECK_FALSE(absent.publish(good));
+    CHECK_FALSE(fs::exists(directory / "absent"));
+    CHECK(absent.messages.warnings.empty());
+}
+
+TEST_CASE("a directory that is removed while it is in use is made again") {
+    const TempDirectory directory;
+    const std::string root = directory / "a/cache";
+    const Entry entry = sample_entry();
+    TestStore cache(root);
+    for (const char* gone : {"a", "a/cache", "a/cache/v1", "a/cache/v1/sm_90", "a/cache/v1/tmp", "a/cache/v1/locks"}) {
+        INFO(gone);
+        REQUIRE(cache.publish(entry));
+        fs::remove_all(directory / gone);
+        (void)cache.load(entry);
+        CHECK(cache.publish(entry));
+        CHECK(cache.load(entry));
+        CHECK(cache.store.try_lock(kArch, entry.key, entry.compiler).status() == nq::FileLock::Status::held);
+    }
+    CHECK(cache.messages.warnings.empty());
+}
+
+TEST_CASE("a directory that is removed in the middle of a publication: once more, from the root") {
+    static std::string root;
+    static int at, calls;
+    FileOps files = quick_files();
+    // Removes everything at the given call of those that need a directory.
+    static const auto step = [] {
+        if (calls++ == at) fs::remove_all(root);
+    };
+    files.open = [](const char* path, int flags, mode_t mode) {
+        step();
+        return system_files().open(path, flags, mode);
+    };
+    files.rename = [](const char* from, const char* to) {
+        step();
+        return system_files().rename(from, to);
+    };
+    for (at = 0; at < 3; ++at) {
+        INFO(at);
+        const TempDirectory directory;
+        root = directory / "cache";
+        TestStore cache(root, {}, files);
+        calls = -1000;
+        REQUIRE(cache.publish(sample_entry("before")));
+        calls = 0;
+        const Entry entry = sample_entry();
+        CHECK(cache.publish(entry));
+        if (at < 2) CHECK(cache.load(entry));  // at 2 it had been placed already, and went with the rest
+    }
 }

@@ -1,0 +1,165 @@
+#include "unit/cache_fixture.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <fstream>
+
+namespace nq::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool fails(const char* name) {
+    const std::size_t index = script.calls.size();
+    script.calls.emplace_back(name);
+    if (index == script.fail_from) {
+        script.failing = name;
+        if (script.error == 0) kill(getpid(), SIGKILL);
+        errno = script.error;
+        return true;
+    }
+    if (index > script.fail_from && script.same_call_again && script.failing == name) {
+        errno = script.error;
+        return true;
+    }
+    return false;
+}
+
+int with_owner(int result, struct stat* out) {
+    if (result == 0 && script.owner != static_cast<uid_t>(-1)) out->st_uid = script.owner;
+    return result;
+}
+
+}  // namespace
+
+Script script;
+
+void Messages::record(uint32_t level, const char* message, void* self) {
+    auto* const messages = static_cast<Messages*>(self);
+    if (level >= NQ_LOG_WARN) messages->warnings.emplace_back(message);
+    if (level == NQ_LOG_INFO) messages->infos.emplace_back(message);
+}
+
+const FileOps& quick_files() {
+    static const FileOps files = [] {
+        FileOps quick = system_files();
+        quick.fsync = [](int) { return 0; };
+        return quick;
+    }();
+    return files;
+}
+
+std::vector<StoredEntry> list(const Store& store) {
+    std::vector<StoredEntry> found;
+    store.visit([&](StoredEntry entry) { found.push_back(std::move(entry)); });
+    return found;
+}
+
+std::vector<std::string> files_below(const std::string& root) {
+    std::vector<std::string> files;
+    std::error_code error;
+    for (const auto& item : fs::recursive_directory_iterator(root, error))
+        if (!item.is_directory()) files.push_back(item.path().lexically_relative(root).string());
+    std::ranges::sort(files);
+    return files;
+}
+
+std::vector<std::string> cache_files(const std::string& root) {
+    std::vector<std::string> files = files_below(root);
+    std::erase(files, "v1/CACHEDIR.TAG");
+    return files;
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+    // Whatever the umask: others could not have written it.
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+}
+
+std::string text_of(const std::vector<unsigned char>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+unsigned mode_of(const std::string& path) {
+    struct stat info {};
+    REQUIRE(lstat(path.c_str(), &info) == 0);
+    return info.st_mode & 07777;
+}
+
+void set_age(const std::string& path, std::int64_t seconds) {
+    const timespec times[2] = {{std::time(nullptr) - seconds, 0}, {std::time(nullptr) - seconds, 0}};
+    REQUIRE(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0);
+}
+
+std::int64_t age_of(const std::string& path) {
+    struct stat info {};
+    REQUIRE(lstat(path.c_str(), &info) == 0);
+    return std::time(nullptr) - info.st_mtime;
+}
+
+const FileOps& scripted_files() {
+    static const FileOps files = {
+        .open = [](const char* path, int flags,
+                   mode_t mode) { return fails("open") ? -1 : system_files().open(path, flags, mode); },
+        .close =
+            [](int fd) {
+                const bool failed = fails("close");
+                const int error = errno;
+                const int result = system_files().close(fd);
+                errno = failed ? error : errno;
+                return failed ? -1 : result;
+            },
+        .read = [](int fd, void* buffer, size_t bytes) -> ssize_t {
+            return fails("read") ? -1 : system_files().read(fd, buffer, std::min(bytes, script.most_bytes));
+        },
+        .pread = [](int fd, void* buffer, size_t bytes, off_t offset) -> ssize_t {
+            return fails("pread") ? -1 : system_files().pread(fd, buffer, std::min(bytes, script.most_bytes), offset);
+        },
+        .write = [](int fd, const void* buffer, size_t bytes) -> ssize_t {
+            return fails("write") ? -1 : system_files().write(fd, buffer, std::min(bytes, script.most_bytes));
+        },
+        .ftruncate = [](int fd, off_t bytes) { return fails("ftruncate") ? -1 : system_files().ftruncate(fd, bytes); },
+        .fsync = [](int fd) { return fails("fsync") ? -1 : quick_files().fsync(fd); },
+        .fstat = [](int fd,
+                    struct stat* out) { return fails("fstat") ? -1 : with_owner(system_files().fstat(fd, out), out); },
+        .lstat =
+            [](const char* path, struct stat* out) {
+                return fails("lstat") ? -1 : with_owner(system_files().lstat(path, out), out);
+            },
+        .touch = [](int fd) { return fails("touch") ? -1 : system_files().touch(fd); },
+        .lock = [](int fd) { return fails("lock") ? -1 : system_files().lock(fd); },
+        .mkdir = [](const char* path, mode_t mode) { return fails("mkdir") ? -1 : system_files().mkdir(path, mode); },
+        .rename = [](const char* from,
+                     const char* to) { return fails("rename") ? -1 : system_files().rename(from, to); },
+        .link = [](const char* from, const char* to) { return fails("link") ? -1 : system_files().link(from, to); },
+        .unlink = [](const char* path) { return fails("unlink") ? -1 : system_files().unlink(path); },
+        .rmdir = [](const char* path) { return fails("rmdir") ? -1 : system_files().rmdir(path); },
+        .opendir = [](const char* path) -> DIR* { return fails("opendir") ? nullptr : system_files().opendir(path); },
+        .readdir = [](DIR* directory) { return system_files().readdir(directory); },
+        .closedir = [](DIR* directory) { return system_files().closedir(directory); },
+    };
+    return files;
+}
+
+Child::Child(const std::function<bool()>& function) : pid_(fork()) {
+    REQUIRE(pid_ >= 0);
+    if (pid_ == 0) _exit(function() ? 0 : 1);
+}
+
+int Child::wait() {
+    int status = 0;
+    REQUIRE(waitpid(pid_, &status, 0) == pid_);
+    return status;
+}
+
+void Child::kill_now() {
+    REQUIRE(kill(pid_, SIGKILL) == 0);
+    wait();
+}
+
+}  // namespace nq::test
