@@ -1,126 +1,90 @@
-#include "cuda/nvrtc.h"
+#include "cuda/input_file.h"
+#include "cuda/nvrtc_file.h"
+#include "support/hex.h"
 
 #include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
-#include <span>
 
 namespace nq {
 namespace {
 
-using Bytes = std::span<const unsigned char>;
-
-// A file mapped for reading.
-class MappedFile {
-public:
-    explicit MappedFile(const std::string& path) {
-        const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        if (fd < 0) {
-            error_ = errno;
-            return;
-        }
-        struct stat info = {};
-        if (::fstat(fd, &info) != 0) {
-            error_ = errno;
-        } else if (info.st_size > 0) {
-            void* mapped = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-            if (mapped == MAP_FAILED) {
-                error_ = errno;
-            } else {
-                bytes_ = {static_cast<const unsigned char*>(mapped), static_cast<std::size_t>(info.st_size)};
-            }
-        }
-        ::close(fd);
-    }
-    ~MappedFile() {
-        if (!bytes_.empty()) ::munmap(const_cast<unsigned char*>(bytes_.data()), bytes_.size());
-    }
-    MappedFile(const MappedFile&) = delete;
-    MappedFile& operator=(const MappedFile&) = delete;
-
-    int error() const { return error_; }
-    Bytes bytes() const { return bytes_; }
-
-private:
-    Bytes bytes_;
-    int error_ = 0;
-};
-
-std::optional<Bytes> slice(Bytes bytes, std::uint64_t offset, std::uint64_t size) {
-    if (offset > bytes.size() || size > bytes.size() - offset) return std::nullopt;
-    return bytes.subspan(offset, size);
-}
+constexpr std::uint64_t kMaxNoteBytes = 1 << 20;
+constexpr std::uint64_t kReadBytes = 1 << 20;
 
 template <class T>
-std::optional<T> read(Bytes bytes, std::uint64_t offset) {
-    const auto part = slice(bytes, offset, sizeof(T));
-    if (!part) return std::nullopt;
-    T value;
-    std::memcpy(&value, part->data(), sizeof value);
-    return value;
+std::optional<T> read_from(const InputFile& file, std::uint64_t offset) {
+    unsigned char bytes[sizeof(T)];
+    return file.read(offset, bytes) ? read_at<T>(bytes, 0) : std::nullopt;
 }
 
-std::string hex(Bytes bytes) {
-    std::string text;
-    for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-    return text;
-}
-
-std::optional<Bytes> build_id_of_notes(Bytes notes) {
+std::optional<ByteSpan> build_id_of_notes(ByteSpan notes) {
     const auto padded = [](std::uint64_t size) { return (size + 3) / 4 * 4; };
     std::uint64_t at = 0;
-    while (const auto note = read<Elf64_Nhdr>(notes, at)) {
+    while (const auto note = read_at<Elf64_Nhdr>(notes, at)) {
         const std::uint64_t name_at = at + sizeof(Elf64_Nhdr);
         const std::uint64_t id_at = name_at + padded(note->n_namesz);
         const auto name = slice(notes, name_at, note->n_namesz);
         const auto id = slice(notes, id_at, note->n_descsz);
         if (!name || !id) break;
-        if (note->n_type == NT_GNU_BUILD_ID && name->size() == 4 && std::memcmp(name->data(), "GNU", 4) == 0 &&
-            !id->empty()) {
-            return id;
-        }
+        if (note->n_type == NT_GNU_BUILD_ID && as_text(*name) == std::string_view("GNU", 4) && !id->empty()) return id;
         at = id_at + padded(note->n_descsz);
     }
     return std::nullopt;
 }
 
-std::optional<Bytes> build_id(Bytes file) {
-    const auto header = read<Elf64_Ehdr>(file, 0);
+// "" if it has none.
+std::string build_id(const InputFile& file) {
+    const auto header = read_from<Elf64_Ehdr>(file, 0);
     if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64 ||
         header->e_phentsize != sizeof(Elf64_Phdr)) {
-        return std::nullopt;
+        return "";
     }
     for (std::uint64_t i = 0; i < header->e_phnum; ++i) {
-        const auto segment = read<Elf64_Phdr>(file, header->e_phoff + i * sizeof(Elf64_Phdr));
+        const auto segment = read_from<Elf64_Phdr>(file, header->e_phoff + i * sizeof(Elf64_Phdr));
         if (!segment) break;
         if (segment->p_type != PT_NOTE) continue;
-        const auto notes = slice(file, segment->p_offset, segment->p_filesz);
+        const auto notes = file.read(segment->p_offset, segment->p_filesz, kMaxNoteBytes);
         if (!notes) continue;
-        if (const auto id = build_id_of_notes(*notes)) return id;
+        if (const auto id = build_id_of_notes(*notes)) return hex(*id);
     }
-    return std::nullopt;
+    return "";
+}
+
+// nullopt: errno says why.
+std::optional<std::string> digest(const InputFile& file) {
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+    if (!state) return std::nullopt;
+    XXH3_128bits_reset(state.get());
+    std::vector<unsigned char> bytes;
+    for (std::uint64_t at = 0; at < file.size(); at += bytes.size()) {
+        bytes.resize(std::min(kReadBytes, file.size() - at));
+        if (!file.read(at, bytes)) return std::nullopt;
+        XXH3_128bits_update(state.get(), bytes.data(), bytes.size());
+    }
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state.get()));
+    return hex(canonical.digest);
 }
 
 }  // namespace
 
 Result<std::string> library_identity(const std::string& path) {
-    const MappedFile file(path);
-    if (file.error() != 0) {
-        return Error{NQ_ERR_NVRTC_MISSING, fmt::format("cannot read {}: {}", path, std::strerror(file.error())), {}};
-    }
-    if (const auto id = build_id(file.bytes())) return "build-id:" + hex(*id);
-    XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits(file.bytes().data(), file.bytes().size()));
-    return "xxh3:" + hex(digest.digest);
+    const InputFile file(path);
+    const auto unreadable = [&](const char* why) {
+        return Error{NQ_ERR_NVRTC_MISSING, fmt::format("cannot read {}: {}", path, why), {}};
+    };
+    if (file.error() != 0) return unreadable(std::strerror(file.error()));
+    if (const std::string id = build_id(file); !id.empty()) return "build-id:" + id;
+    const std::optional<std::string> bytes = digest(file);
+    if (!bytes) return unreadable("it changed while it was read");
+    return "xxh3:" + *bytes;
 }
 
 }  // namespace nq

@@ -2,95 +2,74 @@
 
 #include "cuda/library_file.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
 
 namespace nq {
 namespace {
 
-constexpr const char* kSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-struct Candidate {
-    std::string name;
-    int flags = 0;
-    const char* note = "";
-};
+std::string builtins_name(NvrtcVersion version) { return "libnvrtc-builtins.so." + text(version); }
 
-std::string directory_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == std::string::npos ? "." : path.substr(0, slash);
+// Where builtins may lie beside a library: package managers link both into one folder from two.
+std::vector<std::string> folders_of(const NvrtcFile& file) {
+    std::vector<std::string> folders{directory_of(file.path)};
+    const std::string linked = directory_of(file.found_as);
+    if (linked != folders[0]) folders.push_back(linked);
+    return folders;
 }
 
-bool is_directory(const std::string& path) {
-    struct stat info = {};
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-std::vector<Candidate> candidates(const std::string& explicit_path, const std::vector<std::string>& cuda_homes) {
-    std::vector<Candidate> list;
-    if (!explicit_path.empty() && !is_directory(explicit_path)) return {{explicit_path}};
-    if (!explicit_path.empty()) {
-        for (const char* soname : kSonames) list.push_back({explicit_path + "/" + soname});
-        return list;
+std::vector<std::string> builtins_in(const std::string& folder) {
+    std::vector<std::string> names;
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(folder.c_str()), ::closedir);
+    if (!directory) return names;
+    while (const dirent* entry = ::readdir(directory.get())) {
+        if (std::string_view(entry->d_name).starts_with("libnvrtc-builtins.so.")) names.emplace_back(entry->d_name);
     }
-    for (const char* soname : kSonames) list.push_back({soname, RTLD_NOLOAD, " (already loaded)"});
-    for (const char* soname : kSonames) list.push_back({soname});
-    std::vector<std::string> homes = cuda_homes;
-    homes.emplace_back("/usr/local/cuda");
-    for (const std::string& home : homes) {
-        for (const char* folder : {"lib64", "lib"}) {
-            for (const char* soname : kSonames) list.push_back({fmt::format("{}/{}/{}", home, folder, soname)});
-        }
-    }
-    return list;
+    std::ranges::sort(names);
+    return names;
 }
 
 // libnvrtc opens its builtins by bare name and has no RUNPATH, so that a copy beside it is found only when it is in the
 // process already. Where there is none the loader's path may still have it: the compile says so if not.
-void preload_builtins(const OpenedLibrary& library, NvrtcVersion version) {
-    for (const std::string& beside : {library.path, library.found_as}) {
-        const std::string name = fmt::format("{}/libnvrtc-builtins.so.{}", directory_of(beside), text(version));
-        if (open_library(name).handle != nullptr) return;
+void preload_builtins(const Nvrtc& nvrtc) {
+    for (const std::string& folder : folders_of(nvrtc)) {
+        if (open_library(folder + "/" + builtins_name(nvrtc.version)).handle != nullptr) return;
     }
-}
-
-// NVRTC_APPEND_FLAGS is appended to every compile's options, NV_NVVM_VERSION selects a code generator.
-std::string environment_of_nvrtc() {
-    std::string found;
-    for (const char* name : {"NVRTC_APPEND_FLAGS", "NV_NVVM_VERSION"}) {
-        if (const char* value = ::getenv(name)) found += fmt::format("{}={};", name, value);
-    }
-    return found;
 }
 
 // nullptr: `why` says what is wrong with the library.
-std::shared_ptr<const Nvrtc> bind(const OpenedLibrary& library, std::string& why) {
+std::shared_ptr<const Nvrtc> bind(void* library, NvrtcFile file, std::string& why) {
     auto nvrtc = std::make_shared<Nvrtc>();
-    nvrtc->path = library.path;
+    static_cast<NvrtcFile&>(*nvrtc) = std::move(file);
+    const std::string& path = nvrtc->path;
 
     // The version first: a library that is too old may lack the rest.
-    nvrtc->nvrtcVersion = reinterpret_cast<decltype(nvrtc->nvrtcVersion)>(::dlsym(library.handle, "nvrtcVersion"));
+    nvrtc->nvrtcVersion = reinterpret_cast<decltype(nvrtc->nvrtcVersion)>(::dlsym(library, "nvrtcVersion"));
     if (nvrtc->nvrtcVersion == nullptr ||
         nvrtc->nvrtcVersion(&nvrtc->version.major, &nvrtc->version.minor) != NVRTC_SUCCESS) {
-        why = fmt::format("{} is not NVRTC", library.path);
+        why = fmt::format("{} is not NVRTC", path);
         return nullptr;
     }
     if (nvrtc->version < kOldestNvrtc) {
-        why = fmt::format("{} is NVRTC {}, too old: {} or newer is needed", library.path, text(nvrtc->version),
+        why = fmt::format("{} is NVRTC {}, too old: {} or newer is needed", path, text(nvrtc->version),
                           text(kOldestNvrtc));
         return nullptr;
     }
-#define NQ_BIND(function)                                                                              \
-    nvrtc->function = reinterpret_cast<decltype(nvrtc->function)>(::dlsym(library.handle, #function)); \
-    if (nvrtc->function == nullptr) {                                                                  \
-        why = fmt::format("{} (NVRTC {}) lacks {}", library.path, text(nvrtc->version), #function);    \
-        return nullptr;                                                                                \
+#define NQ_BIND(function)                                                                       \
+    nvrtc->function = reinterpret_cast<decltype(nvrtc->function)>(::dlsym(library, #function)); \
+    if (nvrtc->function == nullptr) {                                                           \
+        why = fmt::format("{} (NVRTC {}) lacks {}", path, text(nvrtc->version), #function);     \
+        return nullptr;                                                                         \
     }
     NQ_NVRTC_FUNCTIONS(NQ_BIND)
 #undef NQ_BIND
@@ -102,17 +81,10 @@ std::shared_ptr<const Nvrtc> bind(const OpenedLibrary& library, std::string& why
         result = nvrtc->nvrtcGetSupportedArchs(nvrtc->archs.data());
     }
     if (result != NVRTC_SUCCESS) {
-        why = fmt::format("{} does not list its architectures: {}", library.path, nvrtc->nvrtcGetErrorString(result));
+        why = fmt::format("{} does not list its architectures: {}", path, nvrtc->nvrtcGetErrorString(result));
         return nullptr;
     }
-    Result<std::string> identity = library_identity(library.path);
-    if (!identity) {
-        why = identity.error().message;
-        return nullptr;
-    }
-    nvrtc->identity = std::move(*identity);
-    nvrtc->environment = environment_of_nvrtc();
-    preload_builtins(library, nvrtc->version);
+    preload_builtins(*nvrtc);
     return nvrtc;
 }
 
@@ -141,27 +113,54 @@ Outcome Nvrtc::check(const Arch& arch) const {
                  {}};
 }
 
-Result<std::shared_ptr<const Nvrtc>> load_nvrtc(const std::string& explicit_path,
-                                                const std::vector<std::string>& cuda_homes) {
-    std::vector<std::string> tried;
-    std::string unusable;
-    for (const Candidate& candidate : candidates(explicit_path, cuda_homes)) {
-        const OpenedLibrary library = open_library(candidate.name, candidate.flags);
-        if (library.handle == nullptr) {
-            // The loader's reason matters where one file was asked for: it may exist and lack a dependency.
-            tried.push_back(explicit_path.empty() ? candidate.name + candidate.note : library.error);
-            continue;
+std::string Nvrtc::explain_builtins() const {
+    const std::string name = builtins_name(version);
+    const std::vector<std::string> folders = folders_of(*this);
+    std::vector<std::string> found;
+    for (const std::string& folder : folders) {
+        for (const std::string& builtins : builtins_in(folder)) {
+            std::string file = folder + "/" + builtins;
+            if (builtins == name) {
+                const OpenedLibrary library = open_library(file);
+                file += library.handle == nullptr ? fmt::format(" (cannot be loaded: {})", library.error)
+                                                  : " (not the one that belongs to this libnvrtc)";
+            }
+            found.push_back(std::move(file));
         }
-        std::string why;
-        if (auto nvrtc = bind(library, why)) return nvrtc;
-        // One that is already loaded is met again on the loader's path.
-        if (std::find(tried.begin(), tried.end(), why) == tried.end()) tried.push_back(why);
-        if (unusable.empty()) unusable = why;
     }
-    std::string message = unusable.empty() ? "libnvrtc was not found" : "no usable libnvrtc: " + unusable;
-    message += fmt::format("; tried: {}. Install CUDA's NVRTC {} or newer, or name the file in NORMQUANT_NVRTC",
-                           fmt::join(tried, ", "), text(kOldestNvrtc));
-    return Error{NQ_ERR_NVRTC_MISSING, std::move(message), {}};
+    return fmt::format(
+        "NVRTC {} needs its {}: looked for in {} and on the loader's path; there {}. Put {} of the same package into "
+        "{}, "
+        "or name another NVRTC in NORMQUANT_NVRTC",
+        text(version), name, fmt::join(folders, ", "),
+        found.empty() ? "are no builtins beside libnvrtc" : fmt::format("is {}", fmt::join(found, ", ")), name,
+        folders[0]);
+}
+
+Result<std::shared_ptr<const Nvrtc>> load_nvrtc(const NvrtcSearch& search) {
+    std::shared_ptr<const Nvrtc> nvrtc;
+    std::vector<std::string> faults;
+    const auto take = [&](NvrtcFile file) {
+        const OpenedLibrary library = open_library(file.path);
+        std::string why = library.error;
+        if (library.handle != nullptr) nvrtc = bind(library.handle, std::move(file), why);
+        if (!nvrtc) faults.push_back(std::move(why));
+        return nvrtc != nullptr;
+    };
+    each_nvrtc(search, take, faults);
+    if (nvrtc) return nvrtc;
+    if (faults.empty() && search.path.empty() && search.ask_loader) {
+        for (const char* soname : kNvrtcSonames) {
+            const OpenedLibrary library = open_library(soname);
+            if (library.handle == nullptr) continue;
+            Result<NvrtcFile> file = nvrtc_file(library.path, "loader");
+            std::string why;
+            if (file) nvrtc = bind(library.handle, std::move(*file), why);
+            if (nvrtc) return nvrtc;
+            faults.push_back(file ? why : file.error().message);
+        }
+    }
+    return nvrtc_missing(search, faults);
 }
 
 }  // namespace nq

@@ -1,6 +1,7 @@
 // libnvrtc, loaded at run time and never unloaded. One X-macro list names every function used.
 #pragma once
 
+#include "cuda/nvrtc_file.h"
 #include "problem/arch.h"
 #include "support/result.h"
 
@@ -30,34 +31,29 @@ namespace nq {
 
 inline constexpr NvrtcVersion kOldestNvrtc{12, 4};
 
-struct Nvrtc {
+struct Nvrtc : NvrtcFile {
 #define NQ_DECLARE(name) decltype(&::name) name = nullptr;
     NQ_NVRTC_FUNCTIONS(NQ_DECLARE)
 #undef NQ_DECLARE
 
-    std::string path;  // resolved path of the library file
     NvrtcVersion version;
-    std::vector<int> archs;   // base numbers it supports: 80, 90, 100, ...
-    std::string identity;     // build id of the library file (or a digest of it): part of the compiler id
-    std::string environment;  // variables that libnvrtc reads by itself and that may change code: likewise
+    std::vector<int> archs;  // base numbers it supports: 80, 90, 100, ...
 
     // Can it compile for this target? The list has base numbers only; `a` and `f` follow from the version.
     bool lists(const Arch& arch) const;
     // UNSUPPORTED_DEVICE naming the NVRTC that is needed and the one loaded.
     Outcome check(const Arch& arch) const;
+    // For a compile that failed because NVRTC could not open its builtins: which file that is, where it was looked for,
+    // what lies there instead, and what to do.
+    std::string explain_builtins() const;
 };
 
 std::string text(NvrtcVersion version);  // "12.8"
 
-// Where a libnvrtc is looked for, in order: one that is already loaded in the process; the loader's path
-// (libnvrtc.so.13, .so.12); CUDA_HOME and CUDA_PATH (lib64, lib); /usr/local/cuda. An explicit path (a library, or the
-// folder that holds one, such as nvidia/cu13/lib of the PyPI wheel) is the only place tried.
-// Preloads libnvrtc-builtins from beside the library when it is there.
-Result<std::shared_ptr<const Nvrtc>> load_nvrtc(const std::string& explicit_path,
-                                                const std::vector<std::string>& cuda_homes);
-
-// The identity of a library file without loading it: its build-id note, else XXH3-128 of its bytes. Reads the whole
-// file in the second case; a caller that asks often keeps the answer.
-Result<std::string> library_identity(const std::string& path);
+// The first usable one of each_nvrtc's, by its full path; by bare name as the last resort. Preloads libnvrtc-builtins
+// from beside the library when it is there. Two contexts may have two: by path, a second file is loaded beside the
+// first whatever its soname is. But builtins are asked for by bare name, so that of two builds of one version the
+// second uses the builtins of the first.
+Result<std::shared_ptr<const Nvrtc>> load_nvrtc(const NvrtcSearch& search);
 
 }  // namespace nq

@@ -12,6 +12,17 @@ namespace {
 
 constexpr std::size_t kMaxLogBytes = 64 << 10;
 
+struct GatedOption {
+    NvrtcVersion since;
+    const char* option;
+};
+constexpr GatedOption kGatedOptions[] = {
+    // NVRTC's own cache hides the log, and looking for it would initialize the driver in a process that only compiles.
+    {{12, 9}, "--no-cache"},
+    // Leaves out built-in declarations that no kernel here uses: about a tenth of the compile time.
+    {{13, 0}, "--minimal"},
+};
+
 // An nvrtcProgram, destroyed on every path.
 class Program {
 public:
@@ -82,11 +93,16 @@ std::vector<std::string> base_options(const Arch& arch) {
 
 std::vector<std::string> gated_options(NvrtcVersion version) {
     std::vector<std::string> options;
-    // NVRTC's own cache hides the log, and looking for it would initialize the driver in a process that only compiles.
-    if (version >= NvrtcVersion{12, 9}) options.emplace_back("--no-cache");
-    // Leaves out built-in declarations that no kernel here uses: about a tenth of the compile time.
-    if (version >= NvrtcVersion{13, 0}) options.emplace_back("--minimal");
+    for (const GatedOption& gated : kGatedOptions) {
+        if (version >= gated.since) options.emplace_back(gated.option);
+    }
     return options;
+}
+
+std::string gated_options_rule() {
+    std::string rule;
+    for (const GatedOption& gated : kGatedOptions) rule += fmt::format("{} {};", text(gated.since), gated.option);
+    return rule;
 }
 
 std::vector<std::string> compile_options(const Arch& arch, NvrtcVersion version) {
@@ -95,13 +111,12 @@ std::vector<std::string> compile_options(const Arch& arch, NvrtcVersion version)
     return options;
 }
 
-Result<Compiled> compile(const Nvrtc& nvrtc, const std::string& source, const Arch& arch,
-                         const std::vector<std::string>& extra_options) {
+Result<Compiled> compile(const Nvrtc& nvrtc, const std::string& source, const Arch& arch, const CompileExtras& extras) {
     // NVRTC itself would only say "invalid value for --gpu-architecture".
     if (Outcome supported = nvrtc.check(arch); !supported) return std::move(supported).error();
 
     std::vector<std::string> options = compile_options(arch, nvrtc.version);
-    options.insert(options.end(), extra_options.begin(), extra_options.end());
+    options.insert(options.end(), extras.options.begin(), extras.options.end());
     const auto failed = [&](const std::string& step, nvrtcResult result, std::string log) {
         return Error{
             result == NVRTC_ERROR_OUT_OF_MEMORY ? NQ_ERR_OUT_OF_MEMORY : NQ_ERR_COMPILE_FAILED,
@@ -115,7 +130,14 @@ Result<Compiled> compile(const Nvrtc& nvrtc, const std::string& source, const Ar
     if (const nvrtcResult result = program.create(source); result != NVRTC_SUCCESS)
         return failed("nvrtcCreateProgram", result, "");
     if (const nvrtcResult result = program.compile(options); result != NVRTC_SUCCESS) {
-        return failed("nvrtcCompileProgram", result, program.log());
+        Error error = failed("nvrtcCompileProgram", result, program.log());
+        // By its name in the log, too: the code is newer than the oldest NVRTC.
+        if (result == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE ||
+            error.detail.find("libnvrtc-builtins") != std::string::npos) {
+            error.status = NQ_ERR_NVRTC_MISSING;
+            error.message += ". " + nvrtc.explain_builtins();
+        }
+        return error;
     }
 
     Compiled compiled;
@@ -129,7 +151,7 @@ Result<Compiled> compile(const Nvrtc& nvrtc, const std::string& source, const Ar
                      fmt::format("NVRTC {} from {} made no cubin for {}", text(nvrtc.version), nvrtc.path, arch.name()),
                      std::move(compiled.log)};
     }
-    compiled.ptx = program.ptx();
+    if (extras.ptx) compiled.ptx = program.ptx();
     compiled.nanoseconds = static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
     return compiled;

@@ -12,21 +12,28 @@ namespace nq {
 
 struct Compiled {
     std::vector<unsigned char> cubin;
-    std::string ptx;
     std::string log;  // warnings of a successful compile; "" when there were none
     std::uint64_t nanoseconds = 0;
+    std::string ptx;  // where it was asked for
+};
+
+// For tests: a cubin that was compiled with options of its own must not be cached.
+struct CompileExtras {
+    std::vector<std::string> options;
+    bool ptx = false;
 };
 
 // Options that are passed to every NVRTC; part of the request key.
 std::vector<std::string> base_options(const Arch& arch);
-// Options that an unknowing NVRTC would refuse; part of the compiler id.
+// Options that an unknowing NVRTC would refuse.
 std::vector<std::string> gated_options(NvrtcVersion version);
+// Which they are from which version on: part of the request key.
+std::string gated_options_rule();
 // Both, in the order in which they are passed.
 std::vector<std::string> compile_options(const Arch& arch, NvrtcVersion version);
 
-// COMPILE_FAILED carries the log in Error::detail.
-// extra_options: for tests (-Xptxas=-v); such a cubin must not be cached.
+// COMPILE_FAILED carries the log in Error::detail. NVRTC_MISSING: half of it, the builtins.
 Result<Compiled> compile(const Nvrtc& nvrtc, const std::string& source, const Arch& arch,
-                         const std::vector<std::string>& extra_options = {});
+                         const CompileExtras& extras = {});
 
 }  // namespace nq

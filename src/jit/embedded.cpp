@@ -1,5 +1,7 @@
 #include "jit/embedded.h"
 
+#include "support/hex.h"
+
 #include <fmt/format.h>
 #include <xxhash.h>
 
@@ -16,9 +18,7 @@ std::string digest_headers() {
     }
     XXH128_canonical_t digest;
     XXH128_canonicalFromHash(&digest, XXH3_128bits(all.data(), all.size()));
-    std::string hex;
-    for (const unsigned char byte : digest.digest) hex += fmt::format("{:02x}", byte);
-    return hex;
+    return hex(digest.digest);
 }
 
 }  // namespace

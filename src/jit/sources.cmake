@@ -1,1 +1,1 @@
-set(sources compile.cpp embedded.cpp source.cpp)
+set(sources compile.cpp cubin_info.cpp embedded.cpp source.cpp)

@@ -17,8 +17,13 @@ namespace {
 
 void skip_without_nvrtc() {
     const auto environment = nq::read_environment();
-    const auto nvrtc = nq::load_nvrtc(environment.ok() ? environment->nvrtc.value_or("") : "",
-                                      environment.ok() ? environment->cuda_homes : std::vector<std::string>{});
+    nq::NvrtcSearch search;
+    if (environment) {
+        search.path = environment->nvrtc.value_or("");
+        search.cuda_homes = environment->cuda_homes;
+        search.python_environments = environment->python_environments;
+    }
+    const auto nvrtc = nq::locate_nvrtc(search);
     if (nvrtc.ok()) return;
     std::printf("skipped: %s\n", nvrtc.error().message.c_str());
     std::exit(77);

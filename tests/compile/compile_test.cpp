@@ -21,19 +21,24 @@ using nq::test::every_problem;
 
 namespace {
 
+NvrtcSearch search() {
+    const auto environment = read_environment();
+    if (!environment) throw std::runtime_error(environment.error().message);
+    NvrtcSearch search;
+    search.path = environment->nvrtc.value_or("");
+    search.cuda_homes = environment->cuda_homes;
+    search.python_environments = environment->python_environments;
+    return search;
+}
+
+// Skips where there is none at all: one that is there but cannot be used is a failure, and so is one that is named.
 const Nvrtc& nvrtc() {
     static const auto loaded = [] {
-        std::vector<std::string> homes;
-        for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-            if (const char* home = std::getenv(variable)) homes.emplace_back(home);
-        }
-        const char* path = std::getenv("NORMQUANT_NVRTC");
-        auto result = load_nvrtc(path ? path : "", homes);
-        if (!result) {
-            std::printf("skipped: %s\n", result.error().message.c_str());
-            std::exit(77);
-        }
-        return *result;
+        auto result = load_nvrtc(search());
+        if (result) return *result;
+        if (!search().path.empty() || locate_nvrtc(search())) throw std::runtime_error(result.error().message);
+        std::printf("skipped: %s\n", result.error().message.c_str());
+        std::exit(77);
     }();
     return *loaded;
 }
@@ -58,7 +63,8 @@ struct Specialization {
 
 // "" if all is well, else what is not.
 std::string judge(const Specialization& unit) {
-    const auto compiled = compile(nvrtc(), render_source(unit.problem, unit.plan, unit.arch), unit.arch, {"-Xptxas=-v"});
+    const auto compiled = compile(nvrtc(), render_source(unit.problem, unit.plan, unit.arch), unit.arch,
+                                  {.options = {"-Xptxas=-v"}, .ptx = true});
     if (!compiled) return compiled.error().message + "\n" + compiled.error().detail;
     const std::string &ptx = compiled->ptx, &log = compiled->log;
     const auto has = [&](const char* text) { return ptx.find(text) != std::string::npos; };
@@ -164,7 +170,7 @@ TEST_CASE("options that others leave behind in NVRTC do not change the code") {
     const std::string source = render_source(unit.problem, unit.plan, unit.arch);
     const auto before = compile(nvrtc(), source, unit.arch);
     // --restrict stays in force in NVRTC 13.0 for every later compile of the process.
-    const auto other = compile(nvrtc(), "extern \"C\" __global__ void f(int* a, int* b) { a[0] = b[0]; a[1] = b[0]; }", unit.arch, {"--restrict"});
+    const auto other = compile(nvrtc(), "extern \"C\" __global__ void f(int* a, int* b) { a[0] = b[0]; a[1] = b[0]; }", unit.arch, {.options = {"--restrict"}});
     const auto after = compile(nvrtc(), source, unit.arch);
     REQUIRE(before);
     REQUIRE(other);

@@ -118,7 +118,7 @@ Problem nvfp4(std::uint32_t hidden, ScaleLayout layout = ScaleLayout::linear) {
 class TestKernel {
 public:
     explicit TestKernel(const std::string& source) {
-        const auto nvrtc = load_nvrtc("", {});
+        const auto nvrtc = load_nvrtc({});
         if (!nvrtc) throw std::runtime_error(nvrtc.error().message);
         const auto arch = target_for(gpu().capability(), (*nvrtc)->version, (*nvrtc)->archs);
         const auto compiled = compile(**nvrtc, source, *arch);

@@ -85,7 +85,7 @@ struct Floor {
 };
 
 Floor load_floor(const Gpu& gpu) {
-    const auto nvrtc = load_nvrtc("", {});
+    const auto nvrtc = load_nvrtc({});
     if (!nvrtc) throw std::runtime_error(nvrtc.error().message);
     const auto compiled = compile(**nvrtc, kFloorSource, *target_for(gpu.capability(), (*nvrtc)->version, (*nvrtc)->archs));
     if (!compiled) throw std::runtime_error(compiled.error().message + compiled.error().detail);

@@ -10,6 +10,16 @@
 
 using namespace nq::test;
 
+namespace {
+
+nq::NvrtcSearch only(const std::string& path) {
+    nq::NvrtcSearch search;
+    search.path = path;
+    return search;
+}
+
+}  // namespace
+
 TEST_CASE("without a driver the rest works") {
     Fixture world;
     nq_context_options options = world.options();
@@ -65,14 +75,14 @@ TEST_CASE("an NVRTC that is too old is told apart from none") {
     Fixture world;
     world.nvrtc.major = 12;
     world.nvrtc.minor = 3;
-    const auto nvrtc = nq::load_nvrtc(NORMQUANT_FAKE_NVRTC, {});
+    const auto nvrtc = nq::load_nvrtc(only(NORMQUANT_FAKE_NVRTC));
     REQUIRE_FALSE(nvrtc);
     CHECK(nvrtc.error().status == NQ_ERR_NVRTC_MISSING);
     CHECK(contains(nvrtc.error().message, "NVRTC 12.3, too old: 12.4 or newer is needed"));
 }
 
 TEST_CASE("a library that is no NVRTC is told apart, too") {
-    const auto nvrtc = nq::load_nvrtc(NORMQUANT_FAKE_CUDA, {});
+    const auto nvrtc = nq::load_nvrtc(only(NORMQUANT_FAKE_CUDA));
     REQUIRE_FALSE(nvrtc);
     CHECK(contains(nvrtc.error().message, "is not NVRTC"));
 }
@@ -80,7 +90,7 @@ TEST_CASE("a library that is no NVRTC is told apart, too") {
 TEST_CASE("a folder may be named in place of the library") {
     Fixture world;
     std::filesystem::create_symlink(NORMQUANT_FAKE_NVRTC, world.directory / "libnvrtc.so.12");
-    const auto nvrtc = nq::load_nvrtc(world.directory.path(), {});
+    const auto nvrtc = nq::load_nvrtc(only(world.directory.path()));
     REQUIRE(nvrtc);
     CHECK((*nvrtc)->path == std::filesystem::canonical(NORMQUANT_FAKE_NVRTC));
     CHECK((*nvrtc)->version == nq::NvrtcVersion{13, 0});
@@ -94,7 +104,7 @@ TEST_CASE("the builtins are loaded with the library that they lie beside") {
     // Copies, as an object is loaded once whatever its names are. What the builtins hold does not matter here.
     const std::string library = real / "libnvrtc.so.13";
     std::filesystem::copy_file(NORMQUANT_FAKE_NVRTC, library);
-    REQUIRE(nq::load_nvrtc(library, {}));  // without any it is used all the same
+    REQUIRE(nq::load_nvrtc(only(library)));  // without any it is used all the same
 
     const auto put_builtins = [](const TempDirectory& directory) {
         const std::string builtins = directory / "libnvrtc-builtins.so.13.0";
@@ -104,13 +114,13 @@ TEST_CASE("the builtins are loaded with the library that they lie beside") {
     SECTION("beside the file") {
         const std::string builtins = put_builtins(real);
         CHECK_FALSE(is_loaded(builtins));
-        REQUIRE(nq::load_nvrtc(library, {}));
+        REQUIRE(nq::load_nvrtc(only(library)));
         CHECK(is_loaded(builtins));
     }
     SECTION("beside a symlink to it, as package managers make them") {
         std::filesystem::create_symlink(library, linked / "libnvrtc.so.13");
         const std::string builtins = put_builtins(linked);
-        REQUIRE(nq::load_nvrtc(linked / "libnvrtc.so.13", {}));
+        REQUIRE(nq::load_nvrtc(only(linked / "libnvrtc.so.13")));
         CHECK(is_loaded(builtins));
     }
 }

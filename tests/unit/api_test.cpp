@@ -307,14 +307,16 @@ TEST_CASE("nq_context_options: every field") {
 TEST_CASE("a field of the options beats the environment, which beats the default") {
     nq::Environment environment;
     environment.default_cache_dir = "/default";
-    environment.cuda_homes = {"/cuda"};
+    environment.cuda_homes = {{"CUDA_HOME", "/cuda"}};
+    environment.python_environments = {{"VIRTUAL_ENV", "/venv"}};
     auto config = nq::make_config(nullptr, environment);
     REQUIRE(config);
     CHECK(config->jit);
     CHECK(config->cache_dir == "/default");
-    CHECK(config->nvrtc.empty());
+    CHECK(config->nvrtc.path.empty());
     CHECK(config->log_level == NQ_LOG_WARN);
-    CHECK(config->cuda_homes == environment.cuda_homes);
+    CHECK(config->nvrtc.cuda_homes == environment.cuda_homes);
+    CHECK(config->nvrtc.python_environments == environment.python_environments);
 
     environment.jit = false;
     environment.cache_dir = "";
@@ -325,7 +327,7 @@ TEST_CASE("a field of the options beats the environment, which beats the default
     REQUIRE(config);
     CHECK_FALSE(config->jit);
     CHECK(config->cache_dir.empty());  // set to nothing is not the default
-    CHECK(config->nvrtc == "/environment/nvrtc");
+    CHECK(config->nvrtc.path == "/environment/nvrtc");
     CHECK(config->libcuda == "/environment/cuda");
     CHECK(config->log_level == NQ_LOG_DEBUG);
 
@@ -339,7 +341,7 @@ TEST_CASE("a field of the options beats the environment, which beats the default
     REQUIRE(config);
     CHECK(config->jit);
     CHECK(config->cache_dir == "/option/cache");
-    CHECK(config->nvrtc == "/option/nvrtc");
+    CHECK(config->nvrtc.path == "/option/nvrtc");
     CHECK(config->libcuda == "/option/cuda");
     CHECK(config->log_level == NQ_LOG_ERROR);
 }

@@ -11,6 +11,7 @@
 namespace {
 
 using nq::Environment;
+using nq::NamedPath;
 using nq::read_environment;
 using nq::Result;
 
@@ -96,9 +97,11 @@ TEST_CASE("accepted values") {
     CHECK(read({{"NORMQUANT_LIBCUDA", "libcuda.so.1"}})->libcuda == "libcuda.so.1");
 
     const auto both = read({{"CUDA_HOME", "/cuda-a"}, {"CUDA_PATH", "/cuda-b"}});
-    CHECK(both->cuda_homes == std::vector<std::string>{"/cuda-a", "/cuda-b"});
-    CHECK(read({{"CUDA_HOME", "/cuda"}, {"CUDA_PATH", "/cuda"}})->cuda_homes == std::vector<std::string>{"/cuda"});
-    CHECK(read({{"CUDA_HOME", ""}, {"CUDA_PATH", "/cuda"}})->cuda_homes == std::vector<std::string>{"/cuda"});
+    CHECK(both->cuda_homes == std::vector<NamedPath>{{"CUDA_HOME", "/cuda-a"}, {"CUDA_PATH", "/cuda-b"}});
+    CHECK(read({{"CUDA_HOME", "/cuda"}, {"CUDA_PATH", "/cuda"}})->cuda_homes == std::vector<NamedPath>{{"CUDA_HOME", "/cuda"}});
+    CHECK(read({{"CUDA_HOME", ""}, {"CUDA_PATH", "/cuda"}})->cuda_homes == std::vector<NamedPath>{{"CUDA_PATH", "/cuda"}});
+    const auto python = read({{"VIRTUAL_ENV", "/venv"}, {"CONDA_PREFIX", "/conda"}});
+    CHECK(python->python_environments == std::vector<NamedPath>{{"VIRTUAL_ENV", "/venv"}, {"CONDA_PREFIX", "/conda"}});
 }
 
 TEST_CASE("a value that cannot be parsed is named, with what is accepted") {

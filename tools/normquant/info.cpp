@@ -32,7 +32,7 @@ struct Nvrtcs {
 };
 
 Json describe_nvrtc(const ContextConfig& config, Nvrtcs& found, std::string& text) {
-    const auto nvrtc = load_nvrtc(config.nvrtc, config.cuda_homes);
+    const auto nvrtc = load_nvrtc(config.nvrtc);
     if (!nvrtc) {
         text += fmt::format("  {:<10}not found: {}\n", "nvrtc", nvrtc.error().message);
         return {{"found", false}, {"message", nvrtc.error().message}};
