@@ -15,10 +15,10 @@ Json parse_metadata(std::string_view text) {
         return !too_deep;  // what is refused is not kept
     };
     Json metadata = Json::parse(text, watch, /*allow_exceptions=*/false);
-    return metadata.is_discarded() || too_deep ? Json(text) : metadata;
+    return metadata.is_discarded() || too_deep ? Json(std::string(text)) : metadata;
 }
 
-std::string request_field(const Json& metadata, std::string_view label) {
+std::string request_field(const Json& metadata, const std::string& label) {
     if (!metadata.is_object()) return "";
     const auto request = metadata.find("request");
     if (request == metadata.end() || !request->is_object()) return "";

@@ -14,6 +14,6 @@ using Json = nlohmann::ordered_json;
 Json parse_metadata(std::string_view text);
 
 // One of the labelled fields that the request key is made of; "" where the metadata has none.
-std::string request_field(const Json& metadata, std::string_view label);
+std::string request_field(const Json& metadata, const std::string& label);
 
 }  // namespace nq::cli
