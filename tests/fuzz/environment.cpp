@@ -33,7 +33,8 @@ bool accepts(Bytes input) {
          "a cache directory that is set is taken, empty or not");
     must(!environment->nvrtc || !environment->nvrtc->empty(), "NVRTC's path is not empty");
     must(!environment->libcuda || !environment->libcuda->empty(), "libcuda's path is not empty");
-    for (const std::string& home : environment->cuda_homes) must(!home.empty(), "no CUDA home is empty");
+    must(environment->cuda_homes.size() <= variables.count("CUDA_HOME") + variables.count("CUDA_PATH"),
+         "a CUDA home comes from a variable");
     return true;
 }
 
