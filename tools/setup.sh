@@ -145,11 +145,11 @@ provide_cuda() {
     fi
 }
 
-# build PRESET [BUILD_PRESET]: the second names the targets
+# build PRESET
 build() {
     say "building build/$1 with $(nproc) jobs"
     # Found anew each time: CUDA may have moved since the last run.
     cmake --preset "$1" -U 'NORMQUANT_*_INCLUDE' >/dev/null ||
         fail "CMake could not configure (see above)" "install what it names; if the build folder is of another checkout, remove build/$1"
-    cmake --build --preset "${2:-$1}" -j "$(nproc)" || fail "the build failed (see above)" "mend what the compiler names and run this again"
+    cmake --build --preset "$1" -j "$(nproc)" || fail "the build failed (see above)" "mend what the compiler names and run this again"
 }

@@ -49,9 +49,9 @@ esac
 test_preset ci
 # Some kernels place mappings at random where the sanitizers of older compilers have their shadow memory.
 if setarch -R true 2>/dev/null; then launcher=(setarch -R); fi
-for sanitizers in asan-ubsan tsan; do
-    build "$sanitizers" "$sanitizers-ci"
-    test_preset "$sanitizers-ci"
+for sanitizers in asan-ubsan-ci tsan-ci; do
+    build "$sanitizers"
+    test_preset "$sanitizers"
 done
 if provide_fuzzer; then
     build fuzz
