@@ -10,7 +10,10 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 namespace nq {
 namespace {
@@ -39,28 +42,45 @@ std::optional<ByteSpan> build_id_of_notes(ByteSpan notes) {
     return std::nullopt;
 }
 
-// "" if it has none.
-std::string build_id(const InputFile& file) {
+struct Range {
+    std::uint64_t offset, size;
+};
+
+// By segment, then by section: a tool that sets a RUNPATH, as those that repair wheels do, moves the section and leaves
+// the segment pointing at nothing.
+std::vector<Range> notes_of(const InputFile& file) {
+    std::vector<Range> notes;
     const auto header = read_from<Elf64_Ehdr>(file, 0);
-    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64 ||
-        header->e_phentsize != sizeof(Elf64_Phdr)) {
-        return "";
+    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64) {
+        return notes;
     }
-    for (std::uint64_t i = 0; i < header->e_phnum; ++i) {
+    for (std::uint64_t i = 0; i < header->e_phnum && header->e_phentsize == sizeof(Elf64_Phdr); ++i) {
         const auto segment = read_from<Elf64_Phdr>(file, header->e_phoff + i * sizeof(Elf64_Phdr));
         if (!segment) break;
-        if (segment->p_type != PT_NOTE) continue;
-        const auto notes = file.read(segment->p_offset, segment->p_filesz, kMaxNoteBytes);
+        if (segment->p_type == PT_NOTE) notes.push_back({segment->p_offset, segment->p_filesz});
+    }
+    for (std::uint64_t i = 0; i < header->e_shnum && header->e_shentsize == sizeof(Elf64_Shdr); ++i) {
+        const auto section = read_from<Elf64_Shdr>(file, header->e_shoff + i * sizeof(Elf64_Shdr));
+        if (!section) break;
+        if (section->sh_type == SHT_NOTE) notes.push_back({section->sh_offset, section->sh_size});
+    }
+    return notes;
+}
+
+// "" if it has none.
+std::string build_id(const InputFile& file) {
+    for (const Range& range : notes_of(file)) {
+        const auto notes = file.read(range.offset, range.size, kMaxNoteBytes);
         if (!notes) continue;
         if (const auto id = build_id_of_notes(*notes)) return hex(*id);
     }
     return "";
 }
 
-// nullopt: errno says why.
+// nullopt: the file is shorter than it was.
 std::optional<std::string> digest(const InputFile& file) {
     const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-    if (!state) return std::nullopt;
+    if (!state) throw std::bad_alloc();
     XXH3_128bits_reset(state.get());
     std::vector<unsigned char> bytes;
     for (std::uint64_t at = 0; at < file.size(); at += bytes.size()) {

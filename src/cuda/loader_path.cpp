@@ -6,7 +6,7 @@
 #include <link.h>
 
 #include <cstddef>
-#include <cstring>
+#include <utility>
 
 namespace nq {
 namespace {
@@ -97,10 +97,7 @@ LoaderPath loader_path() {
         list->dls_cnt = sizes.dls_cnt;
         if (::dlinfo(handle, RTLD_DI_SERINFO, list) == 0) {
             const Dl_serpath* entries = list->dls_serpath;
-            for (unsigned i = 0; i < list->dls_cnt; ++i) {
-                const bool by_default = (entries[i].dls_flags & LA_SER_DEFAULT) != 0;
-                (by_default ? path.defaults : path.directories).emplace_back(entries[i].dls_name);
-            }
+            for (unsigned i = 0; i < list->dls_cnt; ++i) path.directories.emplace_back(entries[i].dls_name);
         }
     }
     ::dlclose(handle);
@@ -109,18 +106,14 @@ LoaderPath loader_path() {
 
 std::vector<std::string> files_on(const LoaderPath& path, std::string_view soname) {
     std::vector<std::string> files;
-    const auto add = [&](const std::vector<std::string>& directories) {
-        for (const std::string& directory : directories)
-            files.push_back((directory.empty() ? "." : directory) + "/" + std::string(soname));
-    };
-    add(path.directories);
-    if (!path.cache.empty()) {
-        const InputFile file(path.cache);
-        if (const auto bytes = file.read(0, file.size(), kMaxCacheBytes)) {
-            for (std::string& found : files_in_loader_cache(*bytes, soname)) files.push_back(std::move(found));
-        }
+    for (const std::string& directory : path.directories) {
+        files.push_back((directory.empty() ? "." : directory) + "/" + std::string(soname));
     }
-    add(path.defaults);
+    if (path.cache.empty()) return files;
+    const InputFile file(path.cache);
+    if (const auto bytes = file.read(0, file.size(), kMaxCacheBytes)) {
+        for (std::string& found : files_in_loader_cache(*bytes, soname)) files.push_back(std::move(found));
+    }
     return files;
 }
 

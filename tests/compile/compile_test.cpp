@@ -1,6 +1,7 @@
 // What NVRTC makes of the generated units: no warnings, no spills, the entry, and the instructions that each target should have.
 #include "cuda/nvrtc.h"
 #include "jit/compile.h"
+#include "jit/cubin_info.h"
 #include "jit/embedded.h"
 #include "jit/source.h"
 #include "support/catch.h"
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 using namespace nq;
@@ -166,16 +168,73 @@ TEST_CASE("every specialization, variant and width on every target", "[nightly]"
 }
 
 TEST_CASE("options that others leave behind in NVRTC do not change the code") {
+    std::vector<Specialization> units;
+    for (const char* name : {"sm_90", "sm_100f"}) {
+        Specialization unit = plain_unit(name);
+        if (!nvrtc().lists(unit.arch)) continue;
+        for (const Plan& plan : plans_for(unit.problem, unit.arch)) {
+            unit.plan = plan;
+            units.push_back(unit);
+        }
+    }
+    const auto compile_all = [&] {
+        std::vector<std::vector<unsigned char>> cubins;
+        for (const Specialization& unit : units) {
+            auto compiled = compile(nvrtc(), render_source(unit.problem, unit.plan, unit.arch), unit.arch);
+            REQUIRE(compiled);
+            cubins.push_back(std::move(compiled->cubin));
+        }
+        return cubins;
+    };
+    const auto before = compile_all();
+    // --restrict stays in force in NVRTC 13.0 for every later compile of the process. Every pointer of Params is
+    // __restrict__, so that it has nothing to add.
+    REQUIRE(compile(nvrtc(), "extern \"C\" __global__ void f(int* a, int* b) { a[0] = b[0]; a[1] = b[0]; }",
+                    *parse_arch("sm_90"), {.options = {"--restrict"}}));
+    const auto after = compile_all();
+    for (std::size_t i = 0; i < units.size(); ++i) {
+        INFO(canonical_text(units[i].plan) << " " << units[i].arch.name());
+        CHECK(before[i] == after[i]);
+    }
+}
+
+TEST_CASE("a cubin says how many registers it takes and who made it") {
+    for (const Arch& arch : targets()) {
+        Problem problem;
+        problem.hidden = 5120;
+        for (const Plan& plan : plans_for(problem, arch)) {
+            const auto compiled =
+                compile(nvrtc(), render_source(problem, plan, arch), arch, {.options = {"-Xptxas=-v"}});
+            REQUIRE(compiled);
+            const CubinInfo info = cubin_info(compiled->cubin);
+            INFO(compiled->log << info.registers << " " << info.toolkit);
+            CHECK(compiled->log.find("Used " + std::to_string(info.registers) + " registers") != std::string::npos);
+            CHECK(info.toolkit.rfind("V" + text(nvrtc().version) + ".", 0) == 0);
+        }
+    }
+}
+
+TEST_CASE("a cubin that is damaged anywhere is read within its bounds") {
     const Specialization unit = plain_unit("sm_90");
-    const std::string source = render_source(unit.problem, unit.plan, unit.arch);
-    const auto before = compile(nvrtc(), source, unit.arch);
-    // --restrict stays in force in NVRTC 13.0 for every later compile of the process.
-    const auto other = compile(nvrtc(), "extern \"C\" __global__ void f(int* a, int* b) { a[0] = b[0]; a[1] = b[0]; }", unit.arch, {.options = {"--restrict"}});
-    const auto after = compile(nvrtc(), source, unit.arch);
-    REQUIRE(before);
-    REQUIRE(other);
-    REQUIRE(after);
-    CHECK(before->cubin == after->cubin);
+    const auto compiled = compile(nvrtc(), render_source(unit.problem, unit.plan, unit.arch), unit.arch);
+    REQUIRE(compiled);
+    const std::vector<unsigned char>& cubin = compiled->cubin;
+    const CubinInfo whole = cubin_info(cubin);
+    std::size_t differ = 0;
+    for (std::size_t size = 0; size < cubin.size(); ++size) {
+        // A copy of its own, so that a sanitizer sees its end.
+        const std::vector<unsigned char> part(cubin.begin(), cubin.begin() + static_cast<std::ptrdiff_t>(size));
+        const CubinInfo info = cubin_info(part);
+        differ += info.registers != whole.registers || info.toolkit != whole.toolkit;
+    }
+    CHECK(differ > 0);
+    for (std::size_t i = 0; i < cubin.size(); ++i) {
+        std::vector<unsigned char> flipped = cubin;
+        flipped[i] ^= 0xff;
+        CHECK_NOTHROW(cubin_info(flipped));
+    }
+    CHECK(cubin_info({}).registers == 0);
+    CHECK(cubin_info({}).toolkit.empty());
 }
 
 TEST_CASE("a compile that fails carries its log") {

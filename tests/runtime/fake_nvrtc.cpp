@@ -52,7 +52,7 @@ nvrtcResult nvrtcVersion(int* major, int* minor) {
 
 nvrtcResult nvrtcGetNumSupportedArchs(int* count) {
     *count = static_cast<int>(fake().archs.size());
-    return NVRTC_SUCCESS;
+    return fake().archs_fail ? NVRTC_ERROR_INTERNAL_ERROR : NVRTC_SUCCESS;
 }
 
 nvrtcResult nvrtcGetSupportedArchs(int* archs) {

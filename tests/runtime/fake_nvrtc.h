@@ -12,6 +12,7 @@ struct FakeNvrtc {
     std::mutex mutex;
     int major = 13, minor = 0;
     std::vector<int> archs = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
+    bool archs_fail = false;   // it does not list its targets
     bool fail = false;         // every compile fails
     bool empty_cubin = false;  // compiles succeed without a cubin
     std::string log;           // NUL-terminated by the getter, as NVRTC does
