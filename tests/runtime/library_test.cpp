@@ -125,6 +125,64 @@ TEST_CASE("the builtins are loaded with the library that they lie beside") {
     }
 }
 
+TEST_CASE("contexts with an NVRTC each compile with their own, and share what builds of one identity made") {
+    Fixture world;
+    const auto read = [](const std::string& path) {
+        std::ifstream file(path, std::ios::binary);
+        return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    };
+    const auto put = [&](const char* name, const std::string& bytes) {
+        const std::string path = world.directory / name;
+        std::ofstream(path, std::ios::binary) << bytes;
+        return path;
+    };
+    const std::string build = read(NORMQUANT_FAKE_NVRTC);
+    const std::string first = put("first.so", build), again = put("again.so", build);
+    // Another build: other bytes where the build id is.
+    const std::string identity = *nq::library_identity(first);
+    REQUIRE(identity.rfind("build-id:", 0) == 0);
+    std::string id;
+    for (std::size_t i = 9; i < identity.size(); i += 2)
+        id += static_cast<char>(std::stoi(identity.substr(i, 2), nullptr, 16));
+    std::string other_build = build;
+    REQUIRE(other_build.find(id) != std::string::npos);
+    other_build[other_build.find(id)] ^= 1;
+    const std::string second = put("second.so", other_build);
+
+    const auto compiles = [&](const std::string& nvrtc) {
+        nq_context_options options = world.options();
+        options.nvrtc = nvrtc.c_str();
+        const ContextPtr context = world.create(options);
+        const nq_problem problem = make_problem();
+        const char* const archs[] = {"sm_90"};
+        const nq_status status = nq_precompile(context.get(), &problem, 1, archs, 1, 1, nullptr, nullptr);
+        INFO(nq_last_error());
+        CHECK(status == NQ_OK);
+        return counters_of(context.get()).compiles;
+    };
+    const auto made = compiles(first);
+    CHECK(made > 0);
+    CHECK(compiles(second) == made);
+    CHECK(compiles(again) == 0);
+    CHECK(compiles(second) == 0);
+    CHECK(world.nvrtc.compiles == 0);  // none of these is the file that other tests use
+}
+
+TEST_CASE("a relative path of NVRTC is taken from the directory in which the context was made") {
+    Fixture world;
+    std::filesystem::copy_file(NORMQUANT_FAKE_NVRTC, world.directory / "relative.so");
+    nq_context_options options = world.options();
+    options.nvrtc = "relative.so";
+    const auto before = std::filesystem::current_path();
+    std::filesystem::current_path(world.directory.path());
+    const ContextPtr context = world.create(options);
+    std::filesystem::current_path(before);
+    const nq_problem problem = make_problem();
+    const char* const archs[] = {"sm_90"};
+    CHECK(nq_precompile(context.get(), &problem, 1, archs, 1, 1, nullptr, nullptr) == NQ_OK);
+    CHECK(counters_of(context.get()).compiles > 0);
+}
+
 TEST_CASE("which targets an NVRTC lists") {
     nq::Nvrtc nvrtc;
     nvrtc.archs = {80, 90, 100, 120};
