@@ -92,25 +92,29 @@ bool Store::usable(bool create) {
     if (const Trust known = trust_.load(std::memory_order_relaxed); known != Trust::unknown)
         return known == Trust::trusted;
 
-    struct stat root {};
-    int error = files_.lstat(root_.c_str(), &root) == 0 ? 0 : errno;
+    struct stat root {}, version {};
+    const auto look = [&](const std::string& path, struct stat& info) {
+        return files_.lstat(path.c_str(), &info) == 0 ? 0 : errno;
+    };
+    // Perhaps for the moment only: asked again next time.
+    const auto not_now = [&](const Error& error) {
+        warn_once(fmt::format("no disk cache: {}", error.message));
+        return false;
+    };
+    int error = look(root_, root);
     if (error == ENOENT) {
         if (!create) return false;
-        if (const auto made = make_directories(files_, root_, directory_mode()); !made) {
-            warn_once(fmt::format("no disk cache: {}", made.error().message));
-            return false;
-        }
-        error = files_.lstat(root_.c_str(), &root) == 0 ? 0 : errno;
+        if (const auto made = make_directories(files_, root_, directory_mode()); !made) return not_now(made.error());
+        error = look(root_, root);
     }
-    if (error != 0) {  // perhaps for the moment only: asked again next time
-        warn_once(fmt::format("no disk cache: {}", io_error("lstat", root_, error).message));
-        return false;
-    }
+    if (error != 0) return not_now(io_error("lstat", root_, error));
     Outcome trust = trust_directory(root, root_, options_.shared);
     // Below a root that nobody else can write, only v1 itself could have been opened to others.
-    struct stat version {};
-    if (trust && files_.lstat(version_root_.c_str(), &version) == 0)
-        trust = trust_directory(version, version_root_, options_.shared);
+    if (trust) {
+        error = look(version_root_, version);
+        if (error != 0 && error != ENOENT) return not_now(io_error("lstat", version_root_, error));
+        if (error == 0) trust = trust_directory(version, version_root_, options_.shared);
+    }
     if (!trust) {
         rejection_ = trust.error();
         trust_.store(Trust::rejected, std::memory_order_release);

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -158,7 +159,9 @@ Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, 
 }
 
 Error missing_cubins(Context& context, Error reason, const std::vector<CubinRequest>& requests) {
-    add(context.process().counters.misses, requests.size());
+    // The same kernels were looked for under several targets, maybe: they count once.
+    add(context.process().counters.misses,
+        static_cast<std::uint64_t>(std::ranges::count(requests, requests.front().arch, &CubinRequest::arch)));
     reason.message += ". Not found " + context.cache().places() + ":";
     for (const CubinRequest& request : requests)
         reason.message += fmt::format(" \"{}\" for {}, {}, key {};", request.problem, request.arch.name(),

@@ -1,10 +1,16 @@
 #include "fake_nvrtc.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <nvrtc.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
 
 using namespace nq::test;
 
@@ -33,6 +39,12 @@ std::string make_cubin(const std::string& source) {
            source.substr(second, source.find('\n', second) - second) + '\0';
 }
 
+void count_compile(const std::string& path) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0 || ::write(file, "x", 1) != 1) std::abort();
+    ::close(file);
+}
+
 }  // namespace
 
 extern "C" {
@@ -45,6 +57,8 @@ void nq_fake_nvrtc_reset() {
 }
 
 nvrtcResult nvrtcVersion(int* major, int* minor) {
+    const std::lock_guard lock(fake().mutex);
+    ++fake().opened;
     *major = fake().major;
     *minor = fake().minor;
     return NVRTC_SUCCESS;
@@ -78,8 +92,15 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
 }
 
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
-    const std::lock_guard lock(fake().mutex);
+    std::unique_lock lock(fake().mutex);
     fake().options.assign(options, options + count);
+    if (!fake().count_file.empty()) count_compile(fake().count_file);
+    fake().most_running = std::max(fake().most_running, ++fake().running);
+    const std::chrono::milliseconds takes(fake().milliseconds);
+    lock.unlock();
+    std::this_thread::sleep_for(takes);
+    lock.lock();
+    --fake().running;
     if (fake().fail) return NVRTC_ERROR_COMPILATION;
     ++fake().compiles;
     if (!fake().empty_cubin) program->cubin = make_cubin(program->source);

@@ -75,11 +75,14 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
                                        world.cuda.calls.end()) ==
               std::vector<std::string>{"cuCtxGetCurrent", "cuCtxGetId"});
     }
-    SECTION("a second context of the program finds it on disk") {
+    SECTION("a second context of the program finds it on disk, and opens no NVRTC for that") {
+        world.nvrtc.opened = 0;
         const ContextPtr second = world.create();
         prepare(second.get(), problem);
+        CHECK(world.nvrtc.opened == 0);
         CHECK(world.nvrtc.compiles == 2);
         CHECK(counters_of(second.get()).disk_hits == 2);
+        CHECK(counters_of(second.get()).misses == 0);
         CHECK(counters_of(second.get()).compiles == 0);
     }
     SECTION("a damaged entry is set aside and compiled again") {
@@ -92,12 +95,22 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
         CHECK(counters_of(second.get()).bad_entries == 1);
         CHECK(counters_of(second.get()).disk_hits == 1);
     }
-    SECTION("another NVRTC version compiles its own") {
-        world.nvrtc.minor = 1;
-        const ContextPtr second = world.create();
-        prepare(second.get(), problem);
-        CHECK(world.nvrtc.compiles == 4);
-        CHECK(entries(world.cache_dir).size() == 4);
+    SECTION("another NVRTC compiles its own, and each finds what it made") {
+        for (const char* nvrtc : {NORMQUANT_FAKE_NVRTC_12_8, NORMQUANT_FAKE_NVRTC_12_9}) {
+            nq_context_options options = world.options();
+            options.nvrtc = nvrtc;
+            const ContextPtr other = world.create(options), again = world.create(options);
+            prepare(other.get(), problem);
+            CHECK(counters_of(other.get()).compiles == 2);
+            prepare(again.get(), problem);
+            CHECK(counters_of(again.get()).disk_hits == 2);
+            CHECK(counters_of(again.get()).compiles == 0);
+        }
+        CHECK(entries(world.cache_dir).size() == 6);
+        const ContextPtr first = world.create();
+        prepare(first.get(), problem);
+        CHECK(counters_of(first.get()).disk_hits == 2);
+        CHECK(world.nvrtc.compiles == 2);
     }
     SECTION("with JIT off the cache serves, whatever made it, and NVRTC is not looked for") {
         nq_context_options options = world.options();
@@ -291,19 +304,31 @@ TEST_CASE("a failed compile carries the log, and stores nothing") {
 
     SECTION("a huge log is cut") {
         world.nvrtc.log.assign(1 << 20, 'x');
-        CHECK(nq_prepare(context.get(), &problem, nullptr, &kernel) == NQ_ERR_COMPILE_FAILED);
+        const ContextPtr other = world.create();
+        CHECK(nq_prepare(other.get(), &problem, nullptr, &kernel) == NQ_ERR_COMPILE_FAILED);
         CHECK(std::string(nq_last_error_detail()).size() < (1 << 17));
         CHECK(contains(nq_last_error_detail(), "of 1048576 bytes"));
     }
-    SECTION("the failure is not remembered") {
+    SECTION("the failure is remembered by the context, with its log, and by nobody else") {
+        const std::string message = last_error(), log = nq_last_error_detail();
         world.nvrtc.fail = false;
-        prepare(context.get(), problem);
+        world.nvrtc.log.clear();
+        CHECK(nq_prepare(context.get(), &problem, nullptr, &kernel) == NQ_ERR_COMPILE_FAILED);
+        CHECK(last_error() == message);
+        CHECK(nq_last_error_detail() == log);
+        CHECK(counters_of(context.get()).failed_compiles == 2);
+        CHECK(world.nvrtc.compiles == 0);
+        // Another kernel is another matter.
+        prepare(context.get(), make_problem(7168));
+        const ContextPtr other = world.create();
+        prepare(other.get(), problem);
         CHECK(last_error().empty());
     }
     SECTION("success without a cubin is a failure") {
         world.nvrtc.fail = false;
         world.nvrtc.empty_cubin = true;
-        CHECK(nq_prepare(context.get(), &problem, nullptr, &kernel) == NQ_ERR_COMPILE_FAILED);
+        const ContextPtr other = world.create();
+        CHECK(nq_prepare(other.get(), &problem, nullptr, &kernel) == NQ_ERR_COMPILE_FAILED);
         CHECK(contains(last_error(), "made no cubin for sm_90"));
     }
 }

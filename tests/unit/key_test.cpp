@@ -1,6 +1,8 @@
 #include "cache/key.h"
 
+#include <array>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,6 +99,6 @@ TEST_CASE("every byte of every field counts") {
 }
 
 TEST_CASE("hex") {
-    CHECK(hex(std::string_view("\x00\x0f\xa0\xff", 4)) == "000fa0ff");
-    CHECK(hex(std::string_view()).empty());
+    CHECK(hex(std::array<unsigned char, 4>{0x00, 0x0f, 0xa0, 0xff}) == "000fa0ff");
+    CHECK(hex(std::span<const unsigned char>()).empty());
 }

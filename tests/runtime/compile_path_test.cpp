@@ -1,0 +1,342 @@
+// Who compiles, how often, and who is told: threads, processes, seals, callbacks, layers.
+#include "cache/bundle.h"
+#include "cache/store.h"
+#include "fixture.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <thread>
+
+using namespace nq::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Compiles {
+    std::mutex mutex;
+    std::vector<std::string> keys, problems, archs;
+    std::vector<nq_status> statuses;
+    static void record(const nq_compile_event* event, void* self) {
+        auto& all = *static_cast<Compiles*>(self);
+        const std::lock_guard lock(all.mutex);
+        all.keys.emplace_back(event->key);
+        all.problems.emplace_back(event->problem);
+        all.archs.emplace_back(event->arch);
+        all.statuses.push_back(event->status);
+    }
+};
+
+nq_status prepare_on(nq_context* context, std::uint32_t hidden, CUstream stream) {
+    const nq_problem problem = make_problem(hidden);
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.stream = stream;
+    nq_kernel* kernel = nullptr;
+    return nq_prepare(context, &problem, &options, &kernel);
+}
+
+void at_once(int threads, const std::function<void(int)>& body) {
+    std::vector<std::thread> all;
+    for (int i = 0; i < threads; ++i) all.emplace_back(body, i);
+    for (std::thread& thread : all) thread.join();
+}
+
+bool child_succeeds(pid_t child) {
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return status == 0;
+}
+
+std::size_t entry_count(const std::string& root) {
+    std::size_t count = 0;
+    for (const auto& item : fs::recursive_directory_iterator(root)) count += item.path().extension() == ".nqc";
+    return count;
+}
+
+// Everything in the root, as one file.
+void export_bundle(const std::string& root, const std::string& path) {
+    nq::Logger log(nullptr, nullptr, NQ_LOG_OFF);
+    nq::Counters counters;
+    const nq::Store store(root, {}, nq::system_files(), log, counters);
+    std::vector<nq::Entry> entries;
+    std::vector<nq::BundleItem> items;
+    store.visit([&](nq::StoredEntry stored) {
+        items.push_back({stored.entry->key, stored.entry->compiler, stored.arch});
+        entries.push_back(*stored.entry);
+    });
+    REQUIRE(nq::write_bundle(nq::system_files(), path, items, [&](const nq::BundleItem& item) -> nq::Result<nq::Entry> {
+        return *std::ranges::find_if(
+            entries, [&](const nq::Entry& e) { return e.key == item.key && e.compiler == item.compiler; });
+    }));
+}
+
+}  // namespace
+
+TEST_CASE("24 threads, 200 kernels in mixed order: each compiled once, several at a time, within the bound") {
+    Fixture world;
+    world.nvrtc.milliseconds = 2;
+    nq_context_options options = world.options();
+    options.compile_threads = 3;
+    Compiles compiles;
+    options.compile_callback = &Compiles::record;
+    options.compile_payload = &compiles;
+    const ContextPtr context = world.create(options);
+    std::atomic<int> failed{0};
+    at_once(24, [&](int thread) {
+        for (int i = 0; i < 100; ++i) {
+            // Every thread its own order.
+            const int which = (i * (2 * thread + 1) + 7 * thread) % 100;
+            if (prepare_on(context.get(), 512 + 16 * static_cast<unsigned>(which), world.stream) != NQ_OK) ++failed;
+        }
+    });
+    CHECK(failed == 0);
+    CHECK(world.nvrtc.compiles == 200);  // two variants of each
+    CHECK(world.nvrtc.most_running > 1);
+    CHECK(world.nvrtc.most_running <= 3);
+    CHECK(world.nvrtc.live_programs == 0);
+    CHECK(entry_count(world.cache_dir) == 200);
+    CHECK(std::set<std::string>(compiles.keys.begin(), compiles.keys.end()).size() == 200);
+    const nq_counters counters = counters_of(context.get());
+    CHECK(counters.compiles == 200);
+    CHECK(counters.misses == 200);
+    CHECK(counters.stored_entries == 200);
+    CHECK(counters.memory_hits + 100 <= 2400);
+    CHECK(counters.lock_timeouts == 0);
+}
+
+TEST_CASE("64 processes with 24 threads each want one cold kernel: each variant is compiled once") {
+    Fixture world;
+    world.nvrtc.milliseconds = 100;
+    world.nvrtc.count_file = world.directory / "count";
+    std::vector<pid_t> children;
+    for (int i = 0; i < 64; ++i) {
+        const pid_t child = ::fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            nq_context_options options = world.options();
+            options.lock_timeout_ms = 600'000;
+            nq_context* context = nullptr;
+            std::atomic<int> failed{nq_context_create(&options, &context) != NQ_OK};
+            at_once(24, [&](int) { failed += prepare_on(context, 4096, world.stream) != NQ_OK; });
+            nq_counters counters = NQ_COUNTERS_INIT;
+            nq_context_counters(context, &counters);
+            ::_exit(failed != 0 || counters.compiles + counters.disk_hits != 2 || counters.lock_timeouts != 0);
+        }
+        children.push_back(child);
+    }
+    int succeeded = 0;
+    for (const pid_t child : children) succeeded += child_succeeds(child);
+    CHECK(succeeded == 64);
+    CHECK(fs::file_size(world.nvrtc.count_file) == 2);
+    CHECK(entry_count(world.cache_dir) == 2);
+}
+
+TEST_CASE("a child that is forked while its parent compiles can compile, too") {
+    Fixture world;
+    world.nvrtc.milliseconds = 300;
+    const ContextPtr context = world.create();
+    const nq_problem problem = make_problem();
+    const char* const archs[] = {"sm_90"};
+    std::thread parent([&] { nq_precompile(context.get(), &problem, 1, archs, 1, 2, nullptr, nullptr); });
+    for (;;) {
+        const std::lock_guard lock(world.nvrtc.mutex);
+        if (world.nvrtc.running > 0) break;
+    }
+    const pid_t child = ::fork();
+    if (child == 0) {
+        // The same kernels, whose flights and locks are the parent's, and others.
+        const nq_problem other = make_problem(7168);
+        const char* const both[] = {"sm_90", "sm_80"};
+        const bool good = nq_precompile(context.get(), &problem, 1, both, 2, 2, nullptr, nullptr) == NQ_OK &&
+                          nq_precompile(context.get(), &other, 1, both, 2, 2, nullptr, nullptr) == NQ_OK;
+        nq_context_destroy(context.get());
+        ::_exit(good ? 0 : 1);
+    }
+    CHECK(child_succeeds(child));
+    parent.join();
+    CHECK(counters_of(context.get()).compiles == 2);
+}
+
+TEST_CASE("a sealed context compiles nothing more") {
+    Fixture world;
+    Compiles compiles;
+    nq_context_options options = world.options();
+    options.compile_callback = &Compiles::record;
+    options.compile_payload = &compiles;
+    const ContextPtr warm = world.create();
+    REQUIRE(prepare_on(warm.get(), 2048, nullptr) == NQ_OK);
+    const ContextPtr context = world.create(options);
+    REQUIRE(prepare_on(context.get(), 4096, nullptr) == NQ_OK);
+    REQUIRE(compiles.keys.size() == 2);
+    CHECK(nq_context_seal(context.get()) == NQ_OK);
+    CHECK(nq_context_seal(context.get()) == NQ_OK);
+
+    CHECK(prepare_on(context.get(), 4096, nullptr) == NQ_OK);  // in memory
+    CHECK(prepare_on(context.get(), 2048, nullptr) == NQ_OK);  // on disk
+    CHECK(prepare_on(context.get(), 7168, nullptr) == NQ_ERR_NOT_PREPARED);
+    CHECK(contains(last_error(), "sealed"));
+    CHECK(contains(last_error(), "hidden=7168"));
+    const nq_problem problem = make_problem(7168);
+    const nq_tensors tensors = make_tensors(1);
+    CHECK(nq_run(context.get(), &problem, &tensors, world.stream) == NQ_ERR_NOT_PREPARED);
+    const char* const archs[] = {"sm_80"};
+    CHECK(nq_precompile(context.get(), &problem, 1, archs, 1, 0, nullptr, nullptr) == NQ_ERR_NOT_PREPARED);
+    CHECK(compiles.keys.size() == 2);
+    CHECK(world.nvrtc.compiles == 4);
+    // Others are free.
+    CHECK(prepare_on(warm.get(), 7168, nullptr) == NQ_OK);
+    CHECK(nq_context_seal(nullptr) == NQ_ERR_INVALID_ARGUMENT);
+}
+
+TEST_CASE("every compile is reported, and nothing else") {
+    Fixture world;
+    Compiles compiles;
+    nq_context_options options = world.options();
+    options.compile_callback = &Compiles::record;
+    options.compile_payload = &compiles;
+    const ContextPtr context = world.create(options);
+    REQUIRE(prepare_on(context.get(), 4096, nullptr) == NQ_OK);
+    REQUIRE(prepare_on(context.get(), 4096, nullptr) == NQ_OK);
+    REQUIRE(compiles.keys.size() == 2);
+    CHECK(compiles.keys[0] != compiles.keys[1]);
+    for (std::size_t i = 0; i < 2; ++i) {
+        CHECK(compiles.statuses[i] == NQ_OK);
+        CHECK(contains(compiles.problems[i], "hidden=4096"));
+        CHECK(compiles.archs[i] == "sm_90");
+        // The name of the entry.
+        CHECK(fs::exists(world.cache_dir + "/v1/sm_90/" + compiles.keys[i].substr(0, 2)));
+    }
+    const ContextPtr second = world.create(options);
+    REQUIRE(prepare_on(second.get(), 4096, nullptr) == NQ_OK);
+    CHECK(compiles.keys.size() == 2);
+    world.nvrtc.fail = true;
+    CHECK(prepare_on(second.get(), 7168, nullptr) == NQ_ERR_COMPILE_FAILED);
+    REQUIRE(compiles.keys.size() == 4);
+    CHECK(compiles.statuses[3] == NQ_ERR_COMPILE_FAILED);
+    CHECK(prepare_on(second.get(), 7168, nullptr) == NQ_ERR_COMPILE_FAILED);
+    CHECK(compiles.keys.size() == 4);  // remembered
+}
+
+TEST_CASE("a bundle serves without NVRTC and without a root; what it lacks is named with its key") {
+    Fixture world;
+    const std::string bundle = world.directory / "kernels.nqb";
+    std::vector<std::string> keys;
+    {
+        Compiles compiles;
+        nq_context_options options = world.options();
+        options.compile_callback = &Compiles::record;
+        options.compile_payload = &compiles;
+        const ContextPtr builder = world.create(options);
+        const nq_problem problem = make_problem(4096);
+        const char* const archs[] = {"sm_90", "sm_120f"};
+        REQUIRE(nq_precompile(builder.get(), &problem, 1, archs, 2, 0, nullptr, nullptr) == NQ_OK);
+        export_bundle(world.cache_dir, bundle);
+        REQUIRE(prepare_on(builder.get(), 7168, nullptr) == NQ_OK);
+        keys.assign(compiles.keys.end() - 2, compiles.keys.end());
+    }
+    nq_context_options options = world.options();
+    options.jit = NQ_JIT_OFF;
+    options.cache_dir = "";
+    options.bundles = bundle.c_str();
+    options.nvrtc = "/nowhere/libnvrtc.so";
+    const ContextPtr served = world.create(options);
+    const int compiled = world.nvrtc.compiles;
+    CHECK(prepare_on(served.get(), 4096, world.stream) == NQ_OK);
+    CHECK(prepare_on(served.get(), 4096, world.cuda.add_stream(world.cuda.add_context(1))) == NQ_OK);
+    const nq_counters counters = counters_of(served.get());
+    CHECK(counters.layer_hits >= 4);
+    CHECK(counters.disk_hits + counters.compiles + counters.misses == 0);
+    CHECK(prepare_on(served.get(), 7168, world.stream) == NQ_ERR_NOT_PREPARED);
+    for (const std::string& key : keys) CHECK(contains(last_error(), key));
+    CHECK(contains(last_error(), bundle));
+    CHECK(counters_of(served.get()).misses == 2);
+    CHECK(world.nvrtc.compiles == compiled);
+
+    SECTION("with JIT on it comes before the root, and what it lacks is compiled") {
+        options = world.options();
+        options.bundles = bundle.c_str();
+        options.nvrtc = NORMQUANT_FAKE_NVRTC_12_9;  // not the one that made the bundle
+        const ContextPtr context = world.create(options);
+        CHECK(prepare_on(context.get(), 4096, nullptr) == NQ_OK);
+        CHECK(counters_of(context.get()).layer_hits == 2);
+        CHECK(prepare_on(context.get(), 7168, nullptr) == NQ_OK);
+        CHECK(counters_of(context.get()).compiles == 2);
+    }
+}
+
+TEST_CASE("a warm-up that cannot leave anything behind has failed") {
+    Fixture world;
+    const nq_problem problem = make_problem();
+    const char* const archs[] = {"sm_90"};
+    const auto precompile = [&](const nq_context_options& options) {
+        const ContextPtr context = world.create(options);
+        return nq_precompile(context.get(), &problem, 1, archs, 1, 0, nullptr, nullptr);
+    };
+    nq_context_options options = world.options();
+    SECTION("the root is a file") {
+        std::ofstream(world.cache_dir) << "x";
+        CHECK(precompile(options) == NQ_ERR_INVALID_ARGUMENT);
+    }
+    SECTION("the root is below a file") {
+        std::ofstream(world.directory / "file") << "x";
+        const std::string below = world.directory / "file/cache";
+        options.cache_dir = below.c_str();
+        CHECK(precompile(options) == NQ_ERR_CACHE_IO);
+    }
+    SECTION("read-only") {
+        options.cache_flags = NQ_CACHE_READONLY;
+        CHECK(precompile(options) == NQ_ERR_CACHE_IO);
+        CHECK(contains(last_error(), "NORMQUANT_CACHE_READONLY"));
+        CHECK_FALSE(fs::exists(world.cache_dir));
+        options.cache_flags = 0;
+        CHECK(precompile(options) == NQ_OK);
+        options.cache_flags = NQ_CACHE_READONLY;
+        CHECK(precompile(options) == NQ_OK);  // all there
+    }
+    SECTION("an entry's place is taken") {
+        REQUIRE(precompile(options) == NQ_OK);
+        for (const auto& item : fs::recursive_directory_iterator(world.cache_dir)) {
+            if (item.path().extension() != ".nqc") continue;
+            fs::remove(item.path());
+            fs::create_directory(item.path());
+            break;
+        }
+        CHECK(precompile(options) == NQ_ERR_CACHE_IO);
+    }
+}
+
+TEST_CASE("counters of ended contexts are summed in the root") {
+    Fixture world;
+    nq::Logger log(nullptr, nullptr, NQ_LOG_OFF);
+    nq::Counters counters;
+    const nq::Store store(world.cache_dir, {}, nq::system_files(), log, counters);
+    { const ContextPtr idle = world.create(); }
+    CHECK_FALSE(fs::exists(world.cache_dir));
+    {
+        const ContextPtr first = world.create();
+        REQUIRE(prepare_on(first.get(), 4096, nullptr) == NQ_OK);
+        REQUIRE(prepare_on(first.get(), 4096, nullptr) == NQ_OK);
+    }
+    CHECK(store.statistics().compiles == 2);
+    CHECK(store.statistics().memory_hits == 1);
+    {
+        const ContextPtr second = world.create();
+        REQUIRE(prepare_on(second.get(), 4096, nullptr) == NQ_OK);
+        // A child that ends does not count its parent's work again.
+        const pid_t child = ::fork();
+        if (child == 0) {
+            nq_context_destroy(second.get());
+            ::_exit(0);
+        }
+        CHECK(child_succeeds(child));
+    }
+    CHECK(store.statistics().compiles == 2);
+    CHECK(store.statistics().misses == 2);
+    CHECK(store.statistics().disk_hits == 2);
+}
