@@ -20,11 +20,13 @@ struct Fixture {
         save(directory / "w.npy", npy(npy_dictionary("<f2", "(64,)"), values(Element::fp16, 64, 2)));
     }
 
-    ToolResult quantize(const std::string& input, std::vector<std::string> more) const {
+    ToolResult quantize(const std::string& input, std::vector<std::string> more,
+                        std::vector<std::string> settings = {}) const {
         std::vector<std::string> arguments{"quantize",          "--input", directory / input, "--weight",
                                            directory / "w.npy", "--out",   directory / "out", "--json"};
         arguments.insert(arguments.end(), more.begin(), more.end());
-        return run_tool(arguments, kFakes);
+        settings.insert(settings.begin(), kFakes.begin(), kFakes.end());
+        return run_tool(arguments, settings);
     }
 };
 
@@ -73,6 +75,23 @@ TEST_CASE("--device cpu does not touch the GPU that is there") {
     CHECK(result.exit_code == 0);
     CHECK(result.json()["path"]["device"] == "cpu");
     CHECK(result.err.empty());
+}
+
+TEST_CASE("--device auto takes the CPU where the GPU's kernel cannot be made, and says so; --device gpu fails") {
+    const Fixture f;
+    const std::vector<std::string> no_nvrtc{"NORMQUANT_NVRTC=/nonexistent/libnvrtc.so"};
+    const ToolResult result = f.quantize("x.npy", {"--device", "auto"}, no_nvrtc);
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    CHECK(result.json()["path"]["device"] == "cpu");
+    CHECK(result.err.find("no kernel for the GPU, computing on the CPU: ") != std::string::npos);
+    CHECK(result.err.find("leaked") == std::string::npos);
+    const Blob automatic = read(f.directory / "out/fp4.npy");
+    REQUIRE(f.quantize("x.npy", {"--device", "cpu"}).exit_code == 0);
+    CHECK(read(f.directory / "out/fp4.npy") == automatic);
+    CHECK(f.quantize("x.npy", {"--device", "gpu"}, no_nvrtc).exit_code == 1);
+    // Any other failure is one.
+    CHECK(f.quantize("x.npy", {"--device", "auto"}, {"NORMQUANT_JIT=off"}).exit_code == 1);
 }
 
 TEST_CASE("info lists the device, and the self-test fails on every problem") {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <stdexcept>
+#include <string_view>
 
 namespace nq::test {
 namespace {
@@ -15,6 +16,17 @@ namespace {
 std::string text_of(const std::string& path) {
     const Blob bytes = read(path);
     return {bytes.begin(), bytes.end()};
+}
+
+// The settings of whoever runs the tests are not the tests'.
+void clear_settings() {
+    std::vector<std::string> names;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+        const std::string_view text(*variable);
+        if (text.starts_with("NORMQUANT_")) names.emplace_back(text.substr(0, text.find('=')));
+    }
+    names.insert(names.end(), {"NVRTC_APPEND_FLAGS", "NV_NVVM_VERSION"});
+    for (const std::string& name : names) unsetenv(name.c_str());
 }
 
 }  // namespace
@@ -32,10 +44,16 @@ ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector
     const pid_t child = fork();
     if (child < 0) throw std::runtime_error("fork");
     if (child == 0) {
+        clear_settings();
         for (const std::string& setting : settings) {
             const std::size_t equals = setting.find('=');
-            setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1);
+            if (equals == std::string::npos) {
+                unsetenv(setting.c_str());
+            } else {
+                setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1);
+            }
         }
+        dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
         dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
         dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
         execv(NORMQUANT_TOOL, argv.data());

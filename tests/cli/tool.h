@@ -17,7 +17,8 @@ struct ToolResult {
     nlohmann::json json() const { return nlohmann::json::parse(out); }
 };
 
-// environment: NAME=VALUE pairs over the test's own. NORMQUANT_LIBCUDA names a file that does not exist unless given,
+// environment: NAME=VALUE pairs over the test's own, which is without NORMQUANT_*; NAME unsets. stdin is empty.
+// NORMQUANT_LIBCUDA names a file that does not exist unless given,
 // so that results do not depend on a GPU; the cache is off unless NORMQUANT_CACHE_DIR is given.
 ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 

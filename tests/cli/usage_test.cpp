@@ -28,7 +28,10 @@ void refused(std::vector<std::string> arguments, const std::string& text) {
 }  // namespace
 
 TEST_CASE("no command, an unknown command, an unknown option") {
-    refused({}, "name a command: quantize, warmup, cache list, cache show, cache verify, cache path, info");
+    refused(
+        {},
+        "name a command: quantize, warmup, cache list, cache show, cache verify, cache explain, cache extract, cache "
+        "export, cache import, cache gc, cache clear, cache stats, cache path, info, doctor");
     refused({"frobnicate"}, "frobnicate");
     refused({"info", "--frobnicate"}, "frobnicate");
     refused({"quantize"}, "--input");
@@ -37,12 +40,23 @@ TEST_CASE("no command, an unknown command, an unknown option") {
 }
 
 TEST_CASE("help teaches, version answers") {
-    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{{"--help"},
-                                                                                           {"quantize", "--help"},
-                                                                                           {"warmup", "--help"},
-                                                                                           {"cache", "--help"},
-                                                                                           {"cache", "list", "--help"},
-                                                                                           {"info", "--help"}}) {
+    for (const std::vector<std::string>& arguments :
+         std::vector<std::vector<std::string>>{{"--help"},
+                                               {"quantize", "--help"},
+                                               {"warmup", "--help"},
+                                               {"cache", "--help"},
+                                               {"cache", "list", "--help"},
+                                               {"cache", "show", "--help"},
+                                               {"cache", "verify", "--help"},
+                                               {"cache", "explain", "--help"},
+                                               {"cache", "extract", "--help"},
+                                               {"cache", "export", "--help"},
+                                               {"cache", "import", "--help"},
+                                               {"cache", "gc", "--help"},
+                                               {"cache", "clear", "--help"},
+                                               {"cache", "stats", "--help"},
+                                               {"doctor", "--help"},
+                                               {"info", "--help"}}) {
         const ToolResult result = run_tool(arguments);
         INFO(arguments.front());
         CHECK(result.exit_code == 0);
@@ -78,6 +92,21 @@ TEST_CASE("quantize: option values that are refused are named, with what is acce
     with({"--global-scale", "big"}, "--global-scale 'big' is not a finite");
     with({"--format", "mxfp4", "--global-scale", "2"}, "does not go with ue8m0");
     CHECK_FALSE(std::filesystem::exists(d / "out"));
+}
+
+TEST_CASE("quantize: bad options are found before the input is read") {
+    const TempDirectory d;
+    save(d / "file", {'x'});
+    const auto with = [&](std::vector<std::string> more, const std::string& text) {
+        std::vector<std::string> arguments{"quantize", "--input", d / "none.npy", "--weight", d / "none.npy"};
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        refused(arguments, text);
+    };
+    with({"--out", d / "out", "--device", "tpu"}, "--device 'tpu'");
+    with({"--out", d / "out", "--global-scale", "big"}, "--global-scale 'big'");
+    with({"--out", d / "out", "--format", "mxfp4", "--global-scale", "2"}, "does not go with ue8m0");
+    with({"--out", d / "file/out"}, "is not a directory");
+    with({"--out", d / "file"}, "is not a directory");
 }
 
 TEST_CASE("quantize: inputs that are refused are named, with the reason") {

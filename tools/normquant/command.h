@@ -33,5 +33,6 @@ Command add_quantize(CLI::App& parent);
 Command add_warmup(CLI::App& parent);
 std::vector<Command> add_cache(CLI::App& parent);
 Command add_info(CLI::App& parent);
+Command add_doctor(CLI::App& parent);
 
 }  // namespace nq::cli

@@ -67,6 +67,19 @@ MappedFile::~MappedFile() {
     if (data_ != nullptr) ::munmap(const_cast<unsigned char*>(data_), size_);
 }
 
+Outcome check_output_dir(const std::string& path) {
+    std::error_code error;
+    std::filesystem::path existing = std::filesystem::absolute(path, error);
+    while (existing.has_relative_path() && !std::filesystem::exists(existing, error)) existing = existing.parent_path();
+    const auto refuse = [&](std::string_view reason) {
+        return usage_error(
+            fmt::format("the directory '{}' cannot be written: '{}' {}", path, existing.string(), reason));
+    };
+    if (!std::filesystem::is_directory(existing, error)) return refuse("is not a directory");
+    if (::access(existing.c_str(), W_OK | X_OK) != 0) return refuse(fmt::format("is closed: {}", std::strerror(errno)));
+    return Unit{};
+}
+
 Outcome create_output_dir(const std::string& path) {
     std::error_code error;
     std::filesystem::create_directories(path, error);

@@ -28,6 +28,8 @@ private:
     std::size_t size_ = 0;
 };
 
+// Can it be created, or written to, as far as one can tell without doing so?
+Outcome check_output_dir(const std::string& path);
 // Creates the directory and its parents where they are missing.
 Outcome create_output_dir(const std::string& path);
 

@@ -131,14 +131,14 @@ Result<Report> info(bool self_test_wanted) {
     Json nvrtc = describe_nvrtc(*config, nvrtcs, report.text);
     Json driver = describe_driver(*config, nvrtcs, devices, report.text);
     report.text +=
-        fmt::format("  {:<10}{}\n", "cache", config->cache_dir.empty() ? "no disk cache" : config->cache_dir);
+        fmt::format("  {:<10}{}\n", "cache", config->cache.root.empty() ? "no disk cache" : config->cache.root);
     report.json = {{"command", "info"},
                    {"version", version_name},
                    {"kernel_sources", nq_kernel_sources_digest()},
                    {"nvrtc", nvrtc},
                    {"driver", driver},
                    {"devices", devices},
-                   {"cache_dir", config->cache_dir}};
+                   {"cache_dir", config->cache.root}};
     if (self_test_wanted) add_self_test(report);
     return report;
 }

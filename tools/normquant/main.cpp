@@ -14,8 +14,16 @@ namespace {
 
 constexpr const char* kFooter = R"(normquant COMMAND --help explains a command, with examples.
 Exit codes: 0 done, 1 failed or mismatch, 2 bad usage or input, 3 partly done.
-Environment: NORMQUANT_CACHE_DIR ("" for no disk cache), NORMQUANT_CACHE_SHARED=on|off, NORMQUANT_JIT=on|off,
-NORMQUANT_NVRTC and NORMQUANT_LIBCUDA (paths of the libraries), NORMQUANT_LOG=debug|info|warn|error|off.)";
+Environment:
+  NORMQUANT_CACHE_DIR       root of the kernel cache; "" for none
+  NORMQUANT_CACHE_SIZE      its size limit in bytes, such as 512M; 0 for none
+  NORMQUANT_CACHE_READONLY  on: the root is not written
+  NORMQUANT_CACHE_SHARED    on: others may write the cache, and are trusted
+  NORMQUANT_BUNDLES         bundles and directories to search before the root, separated by colons
+  NORMQUANT_JIT             off: only cached kernels
+  NORMQUANT_NVRTC           path of libnvrtc
+  NORMQUANT_LIBCUDA         path of libcuda
+  NORMQUANT_LOG             debug, info, warn, error or off)";
 
 std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
 
@@ -46,6 +54,7 @@ int run(int argc, char** argv) {
     std::vector<Command> commands{add_quantize(app), add_warmup(app)};
     for (Command& command : add_cache(app)) commands.push_back(std::move(command));
     commands.push_back(add_info(app));
+    commands.push_back(add_doctor(app));
     bool as_json = false;
     const auto add_json = [&as_json](CLI::App& taker) {
         taker.add_flag("--json", as_json, "Print one JSON document on stdout, and nothing else there");

@@ -98,8 +98,7 @@ std::string format_name(const nq_problem& problem) {
     return fmt::format("{}/{}", scale_name(problem.scale_format), problem.block_size);
 }
 
-Result<ContextPtr> create_context(const std::string& cache_dir) {
-    nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
+Result<ContextPtr> create_context(const std::string& cache_dir, nq_context_options options) {
     if (!cache_dir.empty()) options.cache_dir = cache_dir.c_str();
     nq_context* context = nullptr;
     const Outcome created = check(nq_context_create(&options, &context));

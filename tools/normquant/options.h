@@ -36,7 +36,7 @@ std::string format_name(const nq_problem& problem);  // "nvfp4", "mxfp4", else "
 
 using ContextPtr = std::unique_ptr<nq_context, void (*)(nq_context*)>;
 // cache_dir empty: what the environment says.
-Result<ContextPtr> create_context(const std::string& cache_dir);
+Result<ContextPtr> create_context(const std::string& cache_dir, nq_context_options options = NQ_CONTEXT_OPTIONS_INIT);
 
 inline constexpr const char* kCacheDirHelp =
     "Root of the kernel cache (default: NORMQUANT_CACHE_DIR, else $XDG_CACHE_HOME/normquant, else ~/.cache/normquant)";

@@ -60,11 +60,13 @@ struct Path {
     std::string reason;            // why not a GPU, when that was not asked for
 };
 
+Outcome check_device(const std::string& device) {
+    if (device == "auto" || device == "cpu" || device == "gpu") return Unit{};
+    return usage_error(fmt::format("--device '{}' is not accepted: choose one of auto, cpu, gpu", device));
+}
+
 Result<Path> choose_path(const std::string& device) {
     if (device == "cpu") return Path{};
-    if (device != "auto" && device != "gpu") {
-        return usage_error(fmt::format("--device '{}' is not accepted: choose one of auto, cpu, gpu", device));
-    }
     auto opened = open_first_device();
     if (opened) return Path{std::move(*opened), {}};
     if (device == "auto") return Path{std::nullopt, opened.error().message};
@@ -73,22 +75,26 @@ Result<Path> choose_path(const std::string& device) {
     return error;
 }
 
+// Nothing: to be chosen from the tensor, or none at all.
+Result<std::optional<float>> parse_global_scale(const std::string& text, std::uint32_t scale_format) {
+    if (text.empty() || text == "auto") return std::optional<float>{};
+    if (scale_format == NQ_SCALE_UE8M0) {
+        return usage_error(fmt::format("--global-scale '{}' does not go with ue8m0 scales, which take none", text));
+    }
+    const auto given = parse_float("--global-scale", text);
+    if (!given) return given.error();
+    if (*given <= 0) return usage_error(fmt::format("--global-scale '{}' is not a positive number or auto", text));
+    return std::optional<float>(*given);
+}
+
 struct Scale {
     std::optional<float> value;
     const char* source = "none";
 };
 
-Result<Scale> choose_global_scale(const std::string& text, const Call& call) {
-    if (call.problem.scale_format == NQ_SCALE_UE8M0) {
-        if (text.empty() || text == "auto") return Scale{};
-        return usage_error(fmt::format("--global-scale '{}' does not go with ue8m0 scales, which take none", text));
-    }
-    if (!text.empty() && text != "auto") {
-        const auto given = parse_float("--global-scale", text);
-        if (!given) return given.error();
-        if (*given <= 0) return usage_error(fmt::format("--global-scale '{}' is not a positive number or auto", text));
-        return Scale{*given, "given"};
-    }
+Result<Scale> choose_global_scale(std::optional<float> given, const Call& call) {
+    if (call.problem.scale_format == NQ_SCALE_UE8M0) return Scale{};
+    if (given) return Scale{given, "given"};
     std::vector<float> rstd;
     const auto first_pass = run_reference(call, &rstd);
     if (!first_pass) return first_pass.error();
@@ -103,23 +109,25 @@ struct Made {
     bool mismatch = false;
 };
 
-Result<Made> make_outputs(const Options& options, Path& path, const Call& call) {
+Result<Made> make_on_cpu(const Options& options, const Call& call) {
+    const auto begin = std::chrono::steady_clock::now();
+    auto outputs = run_reference(call);
+    if (!outputs) return outputs.error();
     Made made;
-    if (!path.device) {
-        const auto begin = std::chrono::steady_clock::now();
-        auto outputs = run_reference(call);
-        if (!outputs) return outputs.error();
-        made.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        made.outputs = std::move(*outputs);
-        if (options.verify) made.verdict = "nothing to compare: the CPU reference made these bytes";
-        return made;
-    }
+    made.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    made.outputs = std::move(*outputs);
+    if (options.verify) made.verdict = "nothing to compare: the CPU reference made these bytes";
+    return made;
+}
+
+Result<Made> make_on_gpu(const Options& options, Device& device, const Call& call) {
     const auto context = create_context(options.cache_dir);
     if (!context) return context.error();
-    auto outputs = run_on_gpu(*path.device, context->get(), call, true);
+    auto outputs = run_on_gpu(device, context->get(), call, true);
     if (!outputs) return outputs.error();
+    Made made;
     made.seconds = outputs->seconds;
-    made.gpu = path.device->facts().name;
+    made.gpu = device.facts().name;
     made.outputs = std::move(*outputs);
     if (options.verify) {
         const auto reference = run_reference(call);
@@ -129,6 +137,27 @@ Result<Made> make_outputs(const Options& options, Path& path, const Call& call) 
         made.verdict = found ? "MISMATCH: " + *found : "equal to the CPU reference, byte for byte";
     }
     return made;
+}
+
+void say_cpu(std::string_view why, const std::string& reason) {
+    fmt::print(stderr, "normquant: {}, computing on the CPU: {}\n", why, reason);
+}
+
+Result<Made> make_outputs(const Options& options, const Call& call) {
+    auto path = choose_path(options.device);
+    if (!path) return path.error();
+    if (!path->device) {
+        if (!path->reason.empty()) say_cpu("no GPU", path->reason);
+        return make_on_cpu(options, call);
+    }
+    auto made = make_on_gpu(options, *path->device, call);
+    // A device or an installation that cannot run the kernel; any other failure is one.
+    if (made || options.device != "auto" ||
+        (made.error().status != NQ_ERR_UNSUPPORTED_DEVICE && made.error().status != NQ_ERR_NVRTC_MISSING)) {
+        return made;
+    }
+    say_cpu("no kernel for the GPU", made.error().message);
+    return make_on_cpu(options, call);
 }
 
 Json describe_source(const TensorSource& source) {
@@ -223,6 +252,10 @@ Result<Report> quantize(const Options& options) {
         if (!parsed) return parsed.error();
         dtype = *parsed;
     }
+    const auto given_scale = parse_global_scale(options.global_scale, problem.scale_format);
+    if (!given_scale) return given_scale.error();
+    if (const Outcome valid = check_device(options.device); !valid) return valid.error();
+    if (const Outcome possible = check_output_dir(options.out); !possible) return possible.error();
 
     auto input = load_tensor(options.input);
     if (!input) return input.error();
@@ -237,17 +270,12 @@ Result<Report> quantize(const Options& options) {
     if (const Outcome valid = check(nq_problem_check(&problem)); !valid) return valid.error();
 
     Call call{problem, inputs->rows, *eps, std::nullopt, &inputs->x, &inputs->weight};
-    const auto global_scale = choose_global_scale(options.global_scale, call);
+    const auto global_scale = choose_global_scale(*given_scale, call);
     if (!global_scale) return global_scale.error();
     call.global_scale = global_scale->value;
 
-    auto path = choose_path(options.device);
-    if (!path) return path.error();
-    if (!path->reason.empty()) {
-        std::fprintf(stderr, "normquant: no GPU, computing on the CPU: %s\n", path->reason.c_str());
-    }
     if (const Outcome created = create_output_dir(options.out); !created) return created.error();
-    const auto made = make_outputs(options, *path, call);
+    const auto made = make_outputs(options, call);
     if (!made) return made.error();
     const Quality quality = measure_quality(call, made->outputs);
     const auto files = write_outputs(options.out, call, made->outputs);

@@ -2,8 +2,8 @@
 #include "command.h"
 #include "options.h"
 #include "plan/plan.h"
-#include "problem/arch.h"
-#include "problem/problem.h"
+#include "problems.h"
+#include "runtime/parallel.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -29,56 +29,15 @@ Examples:
 Exit codes: 0 all there, 1 none could be made, 2 bad option, 3 some failed.)";
 
 struct Options {
-    std::vector<std::string> hidden;
-    std::vector<std::string> archs;
-    std::vector<std::string> dtypes{"bf16"};
-    std::vector<std::string> formats{"nvfp4", "mxfp4"};
-    std::vector<std::string> layouts{"linear", "swizzled"};
-    std::vector<std::string> weights{"same"};
+    ProblemLists lists{.hidden = {},
+                       .archs = {},
+                       .dtypes = {"bf16"},
+                       .formats = {"nvfp4", "mxfp4"},
+                       .layouts = {"linear", "swizzled"},
+                       .weights = {"same"}};
     std::string threads = "0";
     std::string cache_dir;
 };
-
-template <class T>
-void add_once(std::vector<T>& list, const T& value) {
-    if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
-}
-
-Outcome add_problems(const Options& options, std::vector<Problem>& problems) {
-    for (const std::string& hidden_text : options.hidden) {
-        const auto hidden = parse_count("--hidden", hidden_text, 16, kMaxHidden);
-        if (!hidden) return hidden.error();
-        for (const std::string& dtype_text : options.dtypes) {
-            const auto dtype = parse_dtype("--dtype", dtype_text);
-            if (!dtype) return dtype.error();
-            for (const std::string& weight : options.weights) {
-                if (weight != "same" && weight != "fp32") {
-                    return usage_error(
-                        fmt::format("--weight-dtype '{}' is not accepted: choose one of same, fp32", weight));
-                }
-                for (const std::string& format_text : options.formats) {
-                    const auto format = parse_format(format_text, "", "");
-                    if (!format) return format.error();
-                    for (const std::string& layout_text : options.layouts) {
-                        const auto layout = parse_layout("--layout", layout_text);
-                        if (!layout) return layout.error();
-                        nq_problem problem = NQ_PROBLEM_INIT;
-                        problem.hidden = *hidden;
-                        problem.dtype = *dtype;
-                        problem.weight_dtype = weight == "same" ? *dtype : static_cast<std::uint32_t>(NQ_FP32);
-                        problem.block_size = format->block_size;
-                        problem.scale_format = format->scale_format;
-                        problem.scale_layout = *layout;
-                        const auto valid = problem_from_c(&problem);
-                        if (!valid) return valid.error();
-                        add_once(problems, *valid);
-                    }
-                }
-            }
-        }
-    }
-    return Unit{};
-}
 
 struct ArchTally {
     std::uint64_t compiled = 0;
@@ -131,29 +90,28 @@ int on_event(const nq_precompile_event* event, void* payload) {
 }
 
 Result<Report> warmup(const Options& options) {
-    std::vector<Problem> valid;
-    if (const Outcome added = add_problems(options, valid); !added) return added.error();
+    const auto valid = problems_of(options.lists);
+    if (!valid) return valid.error();
     std::vector<nq_problem> problems;
-    for (const Problem& problem : valid) problems.push_back(problem_to_c(problem));
+    for (const Problem& problem : *valid) problems.push_back(problem_to_c(problem));
+    const auto targets = archs_of(options.lists);
+    if (!targets) return targets.error();
     std::vector<std::string> arch_names;
-    for (const std::string& text : options.archs) {
-        const auto arch = parse_arch(text);
-        if (!arch) {
-            return usage_error(fmt::format("--arch: {}", arch.error().message));
-        }
-        add_once(arch_names, arch->name());
-    }
+    for (const Arch& arch : *targets) arch_names.push_back(arch.name());
     std::vector<const char*> archs;
     for (const std::string& arch : arch_names) archs.push_back(arch.c_str());
     const auto threads = parse_count("--threads", options.threads, 0, 1024);
     if (!threads) return threads.error();
-    const auto context = create_context(options.cache_dir);
+    nq_context_options context_options = NQ_CONTEXT_OPTIONS_INIT;
+    // A context by itself leaves cores to its program; nothing else runs here.
+    context_options.compile_threads = *threads != 0 ? *threads : cores();
+    const auto context = create_context(options.cache_dir, context_options);
     if (!context) return context.error();
 
     Progress progress{problems, {}, Json::array()};
     const auto begin = std::chrono::steady_clock::now();
     const Outcome outcome = check(nq_precompile(context->get(), problems.data(), problems.size(), archs.data(),
-                                                archs.size(), *threads, on_event, &progress));
+                                                archs.size(), 0, on_event, &progress));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (progress.tallies.empty() && !outcome) return outcome.error();
 
@@ -192,15 +150,7 @@ Result<Report> warmup(const Options& options) {
 Command add_warmup(CLI::App& parent) {
     auto options = std::make_shared<Options>();
     CLI::App* app = parent.add_subcommand("warmup", "Compile kernels into the cache; needs no GPU");
-    const auto list = [app](const char* name, std::vector<std::string>& values, const char* help) {
-        return app->add_option(name, values, help)->delimiter(',')->allow_extra_args(false);
-    };
-    list("--hidden", options->hidden, "Row lengths H: 16 to 131072, multiples of the block size")->required();
-    list("--arch", options->archs, "Targets, as sm_90 or sm_100f")->required();
-    list("--dtype", options->dtypes, "fp16, bf16")->capture_default_str();
-    list("--weight-dtype", options->weights, "same (as --dtype), fp32")->capture_default_str();
-    list("--format", options->formats, "nvfp4, mxfp4")->capture_default_str();
-    list("--layout", options->layouts, "linear, swizzled")->capture_default_str();
+    add_problem_options(*app, options->lists);
     app->add_option("--threads", options->threads, "Compiles at a time; 0: one a core")->capture_default_str();
     app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
     app->footer(kFooter);

@@ -1,0 +1,55 @@
+// A cache filled by the NVRTC that compiles nothing: what the commands around it do can be tested anywhere.
+#pragma once
+
+#include "support/temp_directory.h"
+#include "tool.h"
+
+#include <sys/stat.h>
+#include <sys/time.h>
+
+#include <ctime>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace nq::test {
+
+struct CacheFixture {
+    TempDirectory directory;
+    std::string root = directory / "cache";
+
+    std::vector<std::string> settings(std::vector<std::string> more = {}) const {
+        std::vector<std::string> all{"NORMQUANT_CACHE_DIR=" + root, "NORMQUANT_NVRTC=" NORMQUANT_FAKE_NVRTC};
+        all.insert(all.end(), more.begin(), more.end());
+        return all;
+    }
+
+    ToolResult run(const std::vector<std::string>& arguments, const std::vector<std::string>& more = {}) const {
+        return run_tool(arguments, settings(more));
+    }
+
+    // normquant cache ARGUMENTS --json
+    ToolResult cache(std::vector<std::string> arguments, const std::vector<std::string>& more = {}) const {
+        arguments.insert(arguments.begin(), "cache");
+        arguments.push_back("--json");
+        return run(arguments, more);
+    }
+
+    // The number of kernels that are there now. NVRTC_APPEND_FLAGS in `more` makes it another compiler.
+    std::size_t warm(const std::string& hidden, const std::string& archs,
+                     const std::vector<std::string>& more = {}) const {
+        const ToolResult result = run(
+            {"warmup", "--hidden", hidden, "--arch", archs, "--format", "nvfp4", "--layout", "linear", "--json"}, more);
+        if (result.exit_code != 0) throw std::runtime_error("warmup: " + result.err);
+        return result.json()["kernels"].get<std::size_t>();
+    }
+
+    nlohmann::json entries() const { return cache({"list"}).json()["entries"]; }
+
+    static void set_age(const std::string& path, std::time_t seconds) {
+        const timeval then[2] = {{std::time(nullptr) - seconds, 0}, {std::time(nullptr) - seconds, 0}};
+        if (utimes(path.c_str(), then) != 0) throw std::runtime_error("utimes " + path);
+    }
+};
+
+}  // namespace nq::test

@@ -1,0 +1,84 @@
+// normquant doctor: looks at everything that normquant depends on, and says what to do about what is wrong.
+#include "command.h"
+#include "doctor_checks.h"
+
+#include <fmt/core.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <memory>
+
+namespace nq::cli {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Looks at the environment, the cache directory (place, file system, space, owner, mode, writing, locks, size, leftovers),
+the layers, NVRTC, the driver and the devices. Each finding is ok, a note, a warning or a problem; what is to be done
+about it stands below it. Nothing is created but a few files in an existing cache, which are removed again.
+
+  --compile   also compiles one kernel in memory, as nq_prepare would
+
+Examples:
+  normquant doctor
+  normquant doctor --compile --json | jq '.findings[] | select(.severity == "problem")'
+Exit codes: 0 no problem, 1 problems, 2 bad option.)";
+
+Result<Report> doctor(bool compile) {
+    Findings findings;
+    const Environment environment = check_environment(findings);
+    if (const auto config = make_config(nullptr, environment)) {
+        check_cache(*config, environment, findings);
+        check_libraries(*config, compile, findings);
+    } else {
+        findings.problem("environment", config.error().message, "set the variable to what is accepted, or unset it");
+    }
+
+    Report report;
+    Json list = Json::array();
+    for (const Finding& finding : findings.all()) {
+        report.text += fmt::format("  {:<8} {:<16} {}\n", name(finding.severity), finding.topic, finding.text);
+        if (!finding.remedy.empty()) report.text += fmt::format("  {:<8} {:<16} -> {}\n", "", "", finding.remedy);
+        list.push_back({{"severity", name(finding.severity)},
+                        {"topic", finding.topic},
+                        {"text", finding.text},
+                        {"remedy", finding.remedy}});
+    }
+    const std::size_t problems = findings.count(Severity::problem), warnings = findings.count(Severity::warning);
+    report.exit_code = problems == 0 ? kOk : kFailed;
+    report.text = fmt::format("normquant doctor: {} problem{}, {} warning{}\n", problems, problems == 1 ? "" : "s",
+                              warnings, warnings == 1 ? "" : "s") +
+                  report.text;
+    report.json = {
+        {"command", "doctor"}, {"problems", problems}, {"warnings", warnings}, {"findings", std::move(list)}};
+    return report;
+}
+
+}  // namespace
+
+const char* name(Severity severity) {
+    switch (severity) {
+        case Severity::ok:
+            return "ok";
+        case Severity::note:
+            return "note";
+        case Severity::warning:
+            return "warning";
+        case Severity::problem:
+            break;
+    }
+    return "problem";
+}
+
+std::size_t Findings::count(Severity severity) const {
+    return static_cast<std::size_t>(std::ranges::count(findings_, severity, &Finding::severity));
+}
+
+Command add_doctor(CLI::App& parent) {
+    auto compile = std::make_shared<bool>(false);
+    CLI::App* app = parent.add_subcommand("doctor", "What is wrong with this installation, and what to do about it");
+    app->add_flag("--compile", *compile, "Compile one kernel in memory");
+    app->footer(kFooter);
+    return {app, [compile] { return doctor(*compile); }};
+}
+
+}  // namespace nq::cli

@@ -1,0 +1,88 @@
+// normquant doctor: the environment variables.
+#include "doctor_checks.h"
+
+#include <fmt/core.h>
+
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+#include <string_view>
+
+namespace nq::cli {
+namespace {
+
+constexpr const char* kTopic = "environment";
+
+// Those that decide what normquant does.
+constexpr const char* kVariables[] = {
+    "NORMQUANT_CACHE_DIR",
+    "NORMQUANT_CACHE_SIZE",
+    "NORMQUANT_CACHE_READONLY",
+    "NORMQUANT_CACHE_SHARED",
+    "NORMQUANT_BUNDLES",
+    "NORMQUANT_JIT",
+    "NORMQUANT_NVRTC",
+    "NORMQUANT_LIBCUDA",
+    "NORMQUANT_LOG",
+    "XDG_CACHE_HOME",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+};
+// Those that libnvrtc reads by itself.
+constexpr const char* kNvrtcVariables[] = {"NVRTC_APPEND_FLAGS", "NV_NVVM_VERSION"};
+
+bool is_known(std::string_view name) {
+    return std::ranges::any_of(kVariables, [&](std::string_view known) { return known == name; });
+}
+
+void check_unknown(Findings& findings) {
+    for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+        const std::string_view text(*variable);
+        const std::string name(text.substr(0, text.find('=')));
+        if (!name.starts_with("NORMQUANT_") || is_known(name)) continue;
+        findings.warning(kTopic, fmt::format("{} is not a variable that normquant knows", name),
+                         fmt::format("correct its name, or unset {}", name));
+    }
+}
+
+}  // namespace
+
+Environment check_environment(Findings& findings) {
+    if (getauxval(AT_SECURE) != 0) {
+        findings.note(kTopic, "this program runs with privileges that its caller has not: variables are ignored");
+    }
+    std::set<std::string, std::less<>> unusable;
+    for (const char* name : kVariables) {
+        const char* value = secure_getenv(name);
+        if (value == nullptr) continue;
+        // Read by itself, each shows its own error.
+        const auto alone =
+            read_environment([&](const char* asked) { return std::string_view(asked) == name ? value : nullptr; });
+        if (alone) {
+            findings.ok(kTopic, fmt::format("{}={}", name, value));
+            continue;
+        }
+        unusable.insert(name);
+        findings.problem(kTopic, fmt::format("{}: no context can be created", alone.error().message),
+                         fmt::format("set {} to what is accepted, or unset it", name));
+    }
+    check_unknown(findings);
+    for (const char* name : kNvrtcVariables) {
+        const char* value = std::getenv(name);
+        if (value == nullptr) continue;
+        findings.warning(kTopic,
+                         fmt::format("{}={} is read by NVRTC and may change the code of kernels: they are cached apart",
+                                     name, value),
+                         fmt::format("unset {}, unless it is meant for normquant's kernels too", name));
+    }
+    const auto usable = read_environment(
+        [&](const char* asked) { return unusable.contains(std::string_view(asked)) ? nullptr : secure_getenv(asked); });
+    return usable ? *usable : Environment{};
+}
+
+}  // namespace nq::cli
