@@ -139,8 +139,9 @@ Result<Bundle> Bundle::open(const FileOps& files, const std::string& path, bool 
 
 std::vector<const BundleItem*> Bundle::find(const RequestKey& key) const {
     std::vector<const BundleItem*> found;
-    const auto [first, last] = std::ranges::equal_range(items_, key, {}, &BundleItem::key);
-    for (auto item = first; item != last; ++item) found.push_back(&*item);
+    for (auto item = std::ranges::lower_bound(items_, key, {}, &BundleItem::key);
+         item != items_.end() && item->key == key; ++item)
+        found.push_back(&*item);
     return found;
 }
 
