@@ -489,7 +489,16 @@ TEST_CASE("clear asks, and with --yes removes what the cache has made and nothin
     const ToolResult asked = f.cache({"clear"});
     CHECK(asked.exit_code == 2);
     CHECK(contains(asked.err, "--yes"));
+    const ToolResult declined = run_tool({"cache", "clear"}, f.settings(), "n\n");
+    CHECK(declined.exit_code == 1);
+    CHECK(contains(declined.err, "Remove " + std::to_string(kernels) + " entries, "));
+    CHECK(contains(declined.err, "nothing was removed"));
     CHECK(f.entries().size() == kernels);
+    const ToolResult agreed = run_tool({"cache", "clear", "--json"}, f.settings(), "y\n");
+    CHECK(agreed.exit_code == 0);
+    CHECK(agreed.json()["removed_entries"] == kernels);
+    CHECK(f.entries().empty());
+    CHECK(f.warm("64", "sm_90,sm_80") == kernels);
     const ToolResult done = f.cache({"clear", "--yes"});
     CHECK(done.exit_code == 0);
     CHECK(done.json()["removed_entries"] == kernels);

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <string_view>
 
@@ -29,9 +30,29 @@ void clear_settings() {
     for (const std::string& name : names) unsetenv(name.c_str());
 }
 
+class Terminal {
+public:
+    Terminal() : master_(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+        if (master_ < 0 || grantpt(master_) != 0 || unlockpt(master_) != 0) throw std::runtime_error("pty");
+    }
+    ~Terminal() { close(master_); }
+    Terminal(const Terminal&) = delete;
+    Terminal& operator=(const Terminal&) = delete;
+
+    std::string device() const { return ptsname(master_); }
+    void type(const std::string& text) const {
+        if (write(master_, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+            throw std::runtime_error("pty");
+    }
+
+private:
+    int master_;
+};
+
 }  // namespace
 
-ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                    const std::optional<std::string>& typed) {
     const TempDirectory directory;
     const std::string out = directory / "stdout";
     const std::string err = directory / "stderr";
@@ -41,6 +62,9 @@ ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
 
+    const Terminal terminal;
+    if (typed) terminal.type(*typed);
+    const std::string in = typed ? terminal.device() : "/dev/null";
     const pid_t child = fork();
     if (child < 0) throw std::runtime_error("fork");
     if (child == 0) {
@@ -53,7 +77,7 @@ ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector
                 setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1);
             }
         }
-        dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+        dup2(open(in.c_str(), O_RDONLY | O_NOCTTY), STDIN_FILENO);
         dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
         dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
         execv(NORMQUANT_TOOL, argv.data());

@@ -1,6 +1,7 @@
 // Runs the built normquant program as a user would.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct ToolResult {
 // environment: NAME=VALUE pairs over the test's own, which is without NORMQUANT_*; NAME unsets. stdin is empty.
 // NORMQUANT_LIBCUDA names a file that does not exist unless given,
 // so that results do not depend on a GPU; the cache is off unless NORMQUANT_CACHE_DIR is given.
-ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+// typed: stdin is a terminal, on which somebody has typed this.
+ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
+                    const std::optional<std::string>& typed = std::nullopt);
 
 }  // namespace nq::test

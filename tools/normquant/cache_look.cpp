@@ -99,7 +99,7 @@ Result<Report> list(const ListOptions& options) {
         if (filter->accepts(item.stored.arch, row["age_seconds"].get<std::int64_t>(), row.value("problem", "")))
             rows.push_back(std::move(row));
     });
-    std::ranges::sort(rows, *before);
+    std::ranges::stable_sort(rows, *before);
     if (options.reverse) std::ranges::reverse(rows);
 
     const bool layered = (*view)->layered();
@@ -150,7 +150,7 @@ void append_fields(std::string& text, const std::string& prefix, const Json& val
         }
     }
     while (!line.empty() && line.back() == '\n') line.pop_back();
-    text += fmt::format("  {:<22}{}\n", prefix, line.empty() ? "-" : line);
+    text += fmt::format("  {:<31} {}\n", prefix, line.empty() ? "-" : line);
 }
 
 Result<Report> show(const std::string& cache_dir, const std::string& wanted) {

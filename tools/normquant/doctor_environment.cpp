@@ -33,6 +33,8 @@ constexpr const char* kVariables[] = {
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
 };
+// Those that the scripts which build normquant read.
+constexpr std::string_view kBuildVariable = "NORMQUANT_CUDA";
 // Those that libnvrtc reads by itself.
 constexpr const char* kNvrtcVariables[] = {"NVRTC_APPEND_FLAGS", "NV_NVVM_VERSION"};
 
@@ -44,7 +46,7 @@ void check_unknown(Findings& findings) {
     for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
         const std::string_view text(*variable);
         const std::string name(text.substr(0, text.find('=')));
-        if (!name.starts_with("NORMQUANT_") || is_known(name)) continue;
+        if (!name.starts_with("NORMQUANT_") || is_known(name) || name == kBuildVariable) continue;
         findings.warning(kTopic, fmt::format("{} is not a variable that normquant knows", name),
                          fmt::format("correct its name, or unset {}", name));
     }

@@ -274,9 +274,9 @@ Result<Report> quantize(const Options& options) {
     if (!global_scale) return global_scale.error();
     call.global_scale = global_scale->value;
 
-    if (const Outcome created = create_output_dir(options.out); !created) return created.error();
     const auto made = make_outputs(options, call);
     if (!made) return made.error();
+    if (const Outcome created = create_output_dir(options.out); !created) return created.error();
     const Quality quality = measure_quality(call, made->outputs);
     const auto files = write_outputs(options.out, call, made->outputs);
     if (!files) return files.error();
