@@ -43,6 +43,8 @@ struct Nvrtc : NvrtcFile {
     bool lists(const Arch& arch) const;
     // UNSUPPORTED_DEVICE naming the NVRTC that is needed and the one loaded.
     Outcome check(const Arch& arch) const;
+    // Loads of 32 bytes are of PTX 8.8. Of the targets that have them, sm_100, sm_120 and their `a` forms are older.
+    bool loads_256() const { return version >= NvrtcVersion{12, 9}; }
     // For a compile that failed because NVRTC could not open its builtins: which file that is, where it was looked for,
     // what lies there instead, and what to do.
     std::string explain_builtins() const;

@@ -21,7 +21,21 @@ struct Job {
     std::optional<Error> error;
 };
 
-void add_jobs(std::vector<Job>& jobs, std::size_t index, const nq_problem& c, const char* arch_name) {
+// What compiles, or why nothing does.
+struct Compiler {
+    std::shared_ptr<const Nvrtc> nvrtc;
+    std::optional<Error> obstacle;
+};
+
+Compiler compiler_for(Context& context) {
+    if (std::optional<Error> ban = context.compile_ban()) return {nullptr, std::move(ban)};
+    auto nvrtc = context.nvrtc();
+    if (!nvrtc) return {nullptr, std::move(nvrtc).error()};
+    return {*std::move(nvrtc), std::nullopt};
+}
+
+void add_jobs(std::vector<Job>& jobs, std::size_t index, const nq_problem& c, const char* arch_name,
+              const Compiler& compiler) {
     Job job{index, arch_name != nullptr ? arch_name : "", {}, {}, {}, {}};
     const auto fail = [&](Error error) {
         job.error = std::move(error);
@@ -41,26 +55,21 @@ void add_jobs(std::vector<Job>& jobs, std::size_t index, const nq_problem& c, co
     job.problem = *problem;
     job.arch = *arch;
     for (const Plan& plan : plans_for(*problem, *arch)) {
+        if (plan.load_bytes == 32 && compiler.nvrtc != nullptr && !compiler.nvrtc->loads_256()) continue;
         job.plan = plan;
         jobs.push_back(job);
     }
 }
 
 // With JIT off this tells what the cache lacks.
-Result<SharedCubin> make(Context& context, const Job& job) {
+Result<SharedCubin> make(Context& context, const Job& job, const Compiler& compiler) {
     if (job.error) return *job.error;
     const CubinRequest request = make_request(job.problem, job.plan, job.arch);
-    const auto cached_else = [&](Error error) -> Result<SharedCubin> {
+    if (compiler.obstacle) {
         if (SharedCubin cubin = find_cubin(context, request, std::nullopt)) return cubin;
-        return missing_cubins(context, std::move(error), {request});
-    };
-    if (std::optional<Error> ban = context.compile_ban()) return cached_else(*std::move(ban));
-    if (const auto file = context.nvrtc_file()) {
-        if (SharedCubin cubin = find_cubin(context, request, compiler_of(**file))) return cubin;
+        return missing_cubins(context, *compiler.obstacle, {request});
     }
-    const auto nvrtc = context.nvrtc();
-    if (!nvrtc) return cached_else(nvrtc.error());
-    Result<SharedCubin> cubin = obtain_cubin(context, request, **nvrtc);
+    Result<SharedCubin> cubin = obtain_cubin(context, request, *compiler.nvrtc);
     // A warm-up that cannot leave anything behind has failed, however well it compiles.
     if (cubin && !(*cubin)->stored) return (*cubin)->stored.error();
     return cubin;
@@ -73,6 +82,7 @@ Outcome precompile(Context& context, const nq_problem* problems, std::size_t pro
     if (Store* root = context.cache().root()) {
         if (Outcome usable = root->check(); !usable) return usable;
     }
+    const Compiler compiler = compiler_for(context);
     std::vector<Job> jobs;
     const std::size_t stride = problem_count != 0 ? problems->struct_size : 0;
     if (problem_count != 0 &&
@@ -91,7 +101,7 @@ Outcome precompile(Context& context, const nq_problem* problems, std::size_t pro
                                      problem->struct_size, stride),
                          {}};
         }
-        for (const char* arch : archs) add_jobs(jobs, i, *problem, arch);
+        for (const char* arch : archs) add_jobs(jobs, i, *problem, arch, compiler);
     }
 
     std::mutex events;  // serializes the observer, and guards what follows
@@ -102,7 +112,7 @@ Outcome precompile(Context& context, const nq_problem* problems, std::size_t pro
     parallel_for(jobs.size(), threads != 0 ? threads : context.config().compile_threads, [&](std::size_t i) {
         if (stop) return;
         const Job& job = jobs[i];
-        const Result<SharedCubin> cubin = make(context, job);
+        const Result<SharedCubin> cubin = make(context, job, compiler);
 
         const std::lock_guard lock(events);
         if (stop) return;

@@ -36,18 +36,22 @@ Result<std::vector<CubinRequest>> requests_for(const Problem& problem, const Arc
     return requests;
 }
 
+bool is_wide(const CubinRequest& request) { return request.plan.load_bytes == 32; }
+
 // found: what a search has brought already, for this target or another.
 Result<Cubins> compile_for(Context& context, const Nvrtc& nvrtc, const Problem& problem, const Arch& arch,
                            std::uint32_t threads_per_row, const Cubins& found) {
     Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
     if (!requests) return std::move(requests).error();
+    if (!nvrtc.loads_256()) std::erase_if(*requests, is_wide);
     std::vector<std::optional<Result<SharedCubin>>> outcomes(requests->size());
     parallel_for(requests->size(), context.config().compile_threads, [&](std::size_t i) {
-        if (found.arch == arch && i < found.variants.size() && found.variants[i].cubin != nullptr) {
-            outcomes[i] = found.variants[i].cubin;
-        } else {
-            outcomes[i] = obtain_cubin(context, (*requests)[i], nvrtc);
+        const CubinRequest& request = (*requests)[i];
+        for (const VariantCubin& variant : found.variants) {
+            if (found.arch == arch && variant.plan == request.plan && variant.cubin != nullptr)
+                outcomes[i] = variant.cubin;
         }
+        if (!outcomes[i]) outcomes[i] = obtain_cubin(context, request, nvrtc);
     });
     Cubins cubins{arch, {}};
     for (std::size_t i = 0; i < requests->size(); ++i) {
@@ -71,6 +75,13 @@ bool complete(const Cubins& cubins) {
            std::ranges::none_of(cubins.variants, [](const VariantCubin& variant) { return variant.cubin == nullptr; });
 }
 
+// An NVRTC that is too old for 32-byte loads has made all but those variants; the others stand in for them.
+void drop_missing_wide(Cubins& cubins) {
+    std::erase_if(cubins.variants, [](const VariantCubin& variant) {
+        return variant.cubin == nullptr && variant.plan.load_bytes == 32;
+    });
+}
+
 // For whichever target that the device runs is there, whichever NVRTC made it; or `otherwise` with what was looked for.
 Result<Cubins> find_for(Context& context, const Problem& problem, ComputeCapability capability,
                         std::uint32_t threads_per_row, Error otherwise) {
@@ -79,10 +90,11 @@ Result<Cubins> find_for(Context& context, const Problem& problem, ComputeCapabil
         Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
         if (!requests) return std::move(requests).error();
         Cubins cubins = find_each(context, arch, *requests, std::nullopt);
-        if (complete(cubins)) return cubins;
         for (std::size_t i = 0; i < requests->size(); ++i) {
             if (cubins.variants[i].cubin == nullptr) missing.push_back(std::move((*requests)[i]));
         }
+        drop_missing_wide(cubins);
+        if (complete(cubins)) return cubins;
     }
     otherwise.message += fmt::format(" (compute capability {}.{})", capability.major, capability.minor);
     return missing_cubins(context, std::move(otherwise), missing);

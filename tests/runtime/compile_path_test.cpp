@@ -137,6 +137,7 @@ TEST_CASE("64 processes with 24 threads each want one cold kernel: each variant 
     CHECK(entry_count(world.cache_dir) == 2);
 }
 
+#if !defined(__SANITIZE_THREAD__)  // which starts no threads in the child of a process that had some
 TEST_CASE("a child that is forked while its parent compiles can compile, too") {
     Fixture world;
     world.nvrtc.milliseconds = 300;
@@ -146,7 +147,7 @@ TEST_CASE("a child that is forked while its parent compiles can compile, too") {
     std::thread parent([&] { nq_precompile(context.get(), &problem, 1, archs, 1, 2, nullptr, nullptr); });
     for (;;) {
         const std::lock_guard lock(world.nvrtc.mutex);
-        if (world.nvrtc.running > 0) break;
+        if (world.nvrtc.running == 2) break;  // both asleep, so that the child inherits no lock of the fake's
     }
     const pid_t child = ::fork();
     if (child == 0) {
@@ -162,6 +163,7 @@ TEST_CASE("a child that is forked while its parent compiles can compile, too") {
     parent.join();
     CHECK(counters_of(context.get()).compiles == 2);
 }
+#endif
 
 TEST_CASE("a sealed context compiles nothing more") {
     Fixture world;

@@ -16,9 +16,8 @@ FakeCuda& fake() {
     return *state;
 }
 
-// Logs a call; what it fails with, or success.
+// Logs a call; what it fails with, or success. The mutex is held, until the call returns.
 CUresult enter(const char* name) {
-    const std::lock_guard lock(fake().mutex);
     fake().calls.emplace_back(name);
     const auto failure = fake().failures.find(name);
     return failure == fake().failures.end() ? CUDA_SUCCESS : failure->second;
@@ -28,7 +27,8 @@ CUresult unsupported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 }  // namespace
 
-#define ENTER(name) \
+#define ENTER(name)                              \
+    const std::lock_guard entered(fake().mutex); \
     if (const CUresult failure = enter(name); failure != CUDA_SUCCESS) return failure
 
 extern "C" {

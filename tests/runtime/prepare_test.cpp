@@ -275,6 +275,33 @@ TEST_CASE("an NVRTC that is too old for the GPU is named with the one needed") {
     CHECK(world.nvrtc.options == std::vector<std::string>{"--gpu-architecture=sm_90", "--std=c++17", "--fmad=false"});
 }
 
+TEST_CASE("an NVRTC that is too old for 32-byte loads makes the variants without, which serve alone") {
+    Fixture world;
+    world.nvrtc.major = 12;
+    world.nvrtc.minor = 8;
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.stream = world.cuda.add_stream(world.cuda.add_context(1));
+    const nq_problem problem = make_problem();
+    const char* const archs[] = {"sm_120a", "sm_100a"};
+    {
+        const ContextPtr context = world.create();
+        prepare(context.get(), problem, &options);
+        CHECK(world.nvrtc.options.at(0) == "--gpu-architecture=sm_120a");
+        CHECK(world.nvrtc.compiles == 2);
+        CHECK(nq_precompile(context.get(), &problem, 1, archs, 2, 0, nullptr, nullptr) == NQ_OK);
+        CHECK(world.nvrtc.compiles == 4);
+    }
+    nq_context_options off = world.options();
+    off.jit = NQ_JIT_OFF;
+    const ContextPtr served = world.create(off);
+    prepare(served.get(), problem, &options);
+    CHECK(counters_of(served.get()).disk_hits == 2);
+    world.nvrtc.minor = 9;
+    const ContextPtr newer = world.create();
+    CHECK(nq_precompile(newer.get(), &problem, 1, archs, 2, 0, nullptr, nullptr) == NQ_OK);
+    CHECK(world.nvrtc.compiles == 8);
+}
+
 TEST_CASE("a target that this NVRTC lacks is not tried") {
     Fixture world;
     world.nvrtc.major = 12;

@@ -42,6 +42,7 @@ Script script;
 
 void Messages::record(uint32_t level, const char* message, void* self) {
     auto* const messages = static_cast<Messages*>(self);
+    const std::lock_guard lock(messages->mutex);
     if (level >= NQ_LOG_WARN) messages->warnings.emplace_back(message);
     if (level == NQ_LOG_INFO) messages->infos.emplace_back(message);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@ namespace nq::test {
 inline const std::string kArch = "sm_90";
 
 struct Messages {
+    std::mutex mutex;
     std::vector<std::string> warnings;
     std::vector<std::string> infos;
     static void record(uint32_t level, const char* message, void* self);
