@@ -52,6 +52,8 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
     ContextConfig config;
     config.jit = options->jit == NQ_JIT_DEFAULT ? environment.jit.value_or(true) : options->jit == NQ_JIT_ON;
     config.cache.root = choose(options->cache_dir, environment.cache_dir, environment.default_cache_dir);
+    config.cache_homeless =
+        options->cache_dir == nullptr && !environment.cache_dir && environment.default_cache_dir.empty();
     config.cache.layers = options->bundles != nullptr ? split_paths(options->bundles) : environment.bundles;
     config.cache.store.read_only = environment.cache_readonly || (options->cache_flags & NQ_CACHE_READONLY) != 0;
     config.cache.store.shared = environment.cache_shared || (options->cache_flags & NQ_CACHE_SHARED) != 0;
@@ -79,6 +81,10 @@ Context::Context(ContextConfig config)
       log_(config_.log_callback, config_.log_payload, config_.log_level),
       process_(new ProcessState(::getpid(), config_, log_)) {
     if (const Store* root = process_.load()->cache.root()) cache_dir_ = root->root();
+    if (config_.cache_homeless)
+        log_.warn(fmt::format("no disk cache: XDG_CACHE_HOME and HOME name no directory and uid {} has no home; set "
+                              "NORMQUANT_CACHE_DIR, or every process compiles its kernels again",
+                              ::geteuid()));
 }
 
 Context::~Context() {

@@ -28,6 +28,7 @@ namespace nq {
 struct ContextConfig {
     bool jit = true;
     CacheConfig cache;
+    bool cache_homeless = false;  // no root, though nobody said that there should be none
     NvrtcSearch nvrtc;
     std::string libcuda;  // "" to search
     nq_log_callback log_callback = nullptr;

@@ -299,7 +299,7 @@ TEST_CASE("an NVRTC that is too old for 32-byte loads makes the variants without
     world.nvrtc.minor = 9;
     const ContextPtr newer = world.create();
     CHECK(nq_precompile(newer.get(), &problem, 1, archs, 2, 0, nullptr, nullptr) == NQ_OK);
-    CHECK(world.nvrtc.compiles == 8);
+    CHECK(world.nvrtc.compiles == 6);  // throughput_32b of each, added to what was there
 }
 
 TEST_CASE("a target that this NVRTC lacks is not tried") {

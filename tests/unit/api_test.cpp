@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -287,7 +288,8 @@ TEST_CASE("nq_context_options: every field") {
     const std::vector<std::pair<const char*, std::function<void(nq_context_options&)>>> table = {
         {"jit", [](nq_context_options& o) { o.jit = 3; }},
         {"log_level", [](nq_context_options& o) { o.log_level = NQ_LOG_OFF + 1; }},
-        {"reserved", [](nq_context_options& o) { o.reserved = 1; }},
+        {"cache_flags", [](nq_context_options& o) { o.cache_flags = 4; }},
+        {"compile_threads", [](nq_context_options& o) { o.compile_threads = 1025; }},
     };
     nq_context* context = reinterpret_cast<nq_context*>(&context);
     for (const auto& [field, spoil] : table) {
@@ -312,9 +314,16 @@ TEST_CASE("a field of the options beats the environment, which beats the default
     auto config = nq::make_config(nullptr, environment);
     REQUIRE(config);
     CHECK(config->jit);
-    CHECK(config->cache_dir == "/default");
+    CHECK(config->cache.root == "/default");
     CHECK(config->nvrtc.path.empty());
     CHECK(config->log_level == NQ_LOG_WARN);
+    CHECK(config->cache.layers.empty());
+    CHECK(config->cache.store.size_limit == 1ull << 30);
+    CHECK_FALSE(config->cache.store.read_only);
+    CHECK_FALSE(config->cache.store.shared);
+    CHECK(config->cache.lock_timeout == std::chrono::seconds(30));
+    CHECK(config->compile_threads >= 1);
+    CHECK(config->compile_threads <= 4);
     CHECK(config->nvrtc.cuda_homes == environment.cuda_homes);
     CHECK(config->nvrtc.python_environments == environment.python_environments);
 
@@ -323,12 +332,18 @@ TEST_CASE("a field of the options beats the environment, which beats the default
     environment.nvrtc = "/environment/nvrtc";
     environment.libcuda = "/environment/cuda";
     environment.log_level = NQ_LOG_DEBUG;
+    environment.bundles = {"/environment/a.nqb", "/environment/b"};
+    environment.cache_size = 0;
+    environment.cache_readonly = true;
     config = nq::make_config(nullptr, environment);
     REQUIRE(config);
     CHECK_FALSE(config->jit);
-    CHECK(config->cache_dir.empty());  // set to nothing is not the default
+    CHECK(config->cache.root.empty());  // set to nothing is not the default
     CHECK(config->nvrtc.path == "/environment/nvrtc");
     CHECK(config->libcuda == "/environment/cuda");
+    CHECK(config->cache.layers == environment.bundles);
+    CHECK(config->cache.store.size_limit == 0);
+    CHECK(config->cache.store.read_only);
     CHECK(config->log_level == NQ_LOG_DEBUG);
 
     nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
@@ -337,13 +352,29 @@ TEST_CASE("a field of the options beats the environment, which beats the default
     options.nvrtc = "/option/nvrtc";
     options.libcuda = "/option/cuda";
     options.log_level = NQ_LOG_ERROR;
+    options.bundles = "/option/a.nqb::/option/b:";
+    options.cache_size = 5000;
+    options.cache_flags = NQ_CACHE_SHARED;
+    options.compile_threads = 7;
+    options.lock_timeout_ms = 250;
     config = nq::make_config(&options, environment);
     REQUIRE(config);
     CHECK(config->jit);
-    CHECK(config->cache_dir == "/option/cache");
+    CHECK(config->cache.root == "/option/cache");
     CHECK(config->nvrtc.path == "/option/nvrtc");
     CHECK(config->libcuda == "/option/cuda");
     CHECK(config->log_level == NQ_LOG_ERROR);
+    CHECK(config->cache.layers == std::vector<std::string>{"/option/a.nqb", "/option/b"});
+    CHECK(config->cache.store.size_limit == 5000);
+    CHECK(config->cache.store.shared);
+    CHECK(config->cache.store.read_only);  // a wish of either
+    CHECK(config->compile_threads == 7);
+    CHECK(config->cache.lock_timeout == std::chrono::milliseconds(250));
+    options.bundles = "";
+    options.cache_size = UINT64_MAX;
+    config = nq::make_config(&options, environment);
+    CHECK(config->cache.layers.empty());
+    CHECK(config->cache.store.size_limit == 0);
 }
 
 TEST_CASE("a context needs neither driver nor NVRTC, and NULL arguments are named") {
@@ -393,4 +424,26 @@ TEST_CASE("a context needs neither driver nor NVRTC, and NULL arguments are name
     nq_context_destroy(context);
     nq_context_destroy(nullptr);
     CHECK(std::string(nq_context_cache_dir(nullptr)).empty());
+}
+
+TEST_CASE("where no cache directory can be chosen, that is said once and all else works") {
+    nq::Environment nowhere;
+    std::vector<std::string> warnings;
+    const auto record = [](uint32_t level, const char* message, void* payload) {
+        if (level >= NQ_LOG_WARN) static_cast<std::vector<std::string>*>(payload)->emplace_back(message);
+    };
+    nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
+    options.log_callback = record;
+    options.log_payload = &warnings;
+    {
+        const nq::Context context(*nq::make_config(&options, nowhere));
+        CHECK(context.cache_dir().empty());
+        REQUIRE(warnings.size() == 1);
+        CHECK(warnings[0].find("NORMQUANT_CACHE_DIR") != std::string::npos);
+    }
+    warnings.clear();
+    options.cache_dir = "";  // as wished
+    const nq::Context context(*nq::make_config(&options, nowhere));
+    CHECK(context.cache_dir().empty());
+    CHECK(warnings.empty());
 }

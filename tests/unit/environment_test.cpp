@@ -1,12 +1,18 @@
 #include "support/environment.h"
 
 #include <pwd.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <string>
 
 #include "support/catch.h"
+#include "support/temp_directory.h"
 
 namespace {
 
@@ -88,6 +94,17 @@ TEST_CASE("accepted values") {
     CHECK(read({{"NORMQUANT_JIT", "off"}})->jit == false);
     CHECK(read({{"NORMQUANT_CACHE_SHARED", "on"}})->cache_shared);
     CHECK_FALSE(read({{"NORMQUANT_CACHE_SHARED", "off"}})->cache_shared);
+    CHECK(read({{"NORMQUANT_CACHE_READONLY", "on"}})->cache_readonly);
+    CHECK_FALSE(read({})->cache_readonly);
+    CHECK(read({{"NORMQUANT_CACHE_SIZE", "0"}})->cache_size == 0);
+    CHECK(read({{"NORMQUANT_CACHE_SIZE", "4096"}})->cache_size == 4096);
+    CHECK(read({{"NORMQUANT_CACHE_SIZE", "3K"}})->cache_size == 3 << 10);
+    CHECK(read({{"NORMQUANT_CACHE_SIZE", "3M"}})->cache_size == 3 << 20);
+    CHECK(read({{"NORMQUANT_CACHE_SIZE", "3G"}})->cache_size == 3ull << 30);
+    CHECK_FALSE(read({})->cache_size.has_value());
+    CHECK(read({{"NORMQUANT_BUNDLES", "/a.nqb:/b"}})->bundles == std::vector<std::string>{"/a.nqb", "/b"});
+    CHECK(read({{"NORMQUANT_BUNDLES", ":/a.nqb::"}})->bundles == std::vector<std::string>{"/a.nqb"});
+    CHECK(read({{"NORMQUANT_BUNDLES", ""}})->bundles.empty());
     CHECK(read({{"NORMQUANT_LOG", "debug"}})->log_level == NQ_LOG_DEBUG);
     CHECK(read({{"NORMQUANT_LOG", "info"}})->log_level == NQ_LOG_INFO);
     CHECK(read({{"NORMQUANT_LOG", "warn"}})->log_level == NQ_LOG_WARN);
@@ -114,6 +131,15 @@ TEST_CASE("a value that cannot be parsed is named, with what is accepted") {
         {"NORMQUANT_JIT", "ON", "on, off"},
         {"NORMQUANT_JIT", "on ", "on, off"},
         {"NORMQUANT_CACHE_SHARED", "yes", "on, off"},
+        {"NORMQUANT_CACHE_READONLY", "1", "on, off"},
+        {"NORMQUANT_CACHE_SIZE", "", "512M"},
+        {"NORMQUANT_CACHE_SIZE", "1T", "512M"},
+        {"NORMQUANT_CACHE_SIZE", "-1", "512M"},
+        {"NORMQUANT_CACHE_SIZE", "1.5G", "512M"},
+        {"NORMQUANT_CACHE_SIZE", "1 G", "512M"},
+        {"NORMQUANT_CACHE_SIZE", "0x10", "512M"},
+        {"NORMQUANT_CACHE_SIZE", "18446744073709551616", "512M"},
+        {"NORMQUANT_CACHE_SIZE", "17179869184G", "512M"},
         {"NORMQUANT_LOG", "verbose", "debug, info, warn, error, off"},
         {"NORMQUANT_LOG", "warning", "debug, info, warn, error, off"},
         {"NORMQUANT_NVRTC", "", "the path of libnvrtc"},
@@ -139,4 +165,53 @@ TEST_CASE("the process environment") {
     REQUIRE(environment.ok());
     CHECK(environment->log_level == NQ_LOG_ERROR);
     unsetenv("NORMQUANT_LOG");
+}
+
+// What a program that runs with the rights of its file sees; run by the test below.
+TEST_CASE("environment of a set-user-id program", "[.][secure]") {
+    if (getauxval(AT_SECURE) == 0) std::_Exit(77);  // a file system that ignores the bit
+    const auto environment = read_environment();
+    REQUIRE(environment.ok());
+    CHECK_FALSE(environment->cache_dir.has_value());
+    CHECK(environment->bundles.empty());
+    CHECK_FALSE(environment->nvrtc.has_value());
+    CHECK(environment->cuda_homes.empty());
+    CHECK(environment->default_cache_dir.empty());  // no passwd entry, and HOME is the caller's
+    CHECK(environment->cache_dir_source.empty());
+}
+
+TEST_CASE("a set-user-id program believes no variable, and a user without a home has no default") {
+    if (geteuid() != 0) {
+        WARN("not root: users cannot be changed here");
+        return;
+    }
+    constexpr uid_t kOwner = 4242, kCaller = 4001;
+    REQUIRE(getpwuid(kOwner) == nullptr);
+    const nq::test::TempDirectory directory;
+    std::filesystem::permissions(directory.path(), std::filesystem::perms(0755));
+    const std::string program = directory / "program";
+    std::filesystem::copy_file("/proc/self/exe", program);
+    REQUIRE(chown(program.c_str(), kOwner, kOwner) == 0);
+    REQUIRE(chmod(program.c_str(), 04755) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setgid(kCaller) != 0 || setuid(kCaller) != 0) _exit(2);
+        setenv("HOME", "/tmp/evil", 1);
+        setenv("XDG_CACHE_HOME", "/tmp/evil", 1);
+        setenv("NORMQUANT_CACHE_DIR", "/tmp/evil", 1);
+        setenv("NORMQUANT_BUNDLES", "/tmp/evil.nqb", 1);
+        setenv("NORMQUANT_NVRTC", "/tmp/evil.so", 1);
+        setenv("NORMQUANT_LOG", "not a level", 1);
+        setenv("CUDA_HOME", "/tmp/evil", 1);
+        execl(program.c_str(), program.c_str(), "[secure]", static_cast<char*>(nullptr));
+        _exit(3);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        WARN("the temporary directory is mounted nosuid");
+        return;
+    }
+    CHECK(WEXITSTATUS(status) == 0);
 }
