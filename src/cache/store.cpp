@@ -176,7 +176,9 @@ bool Store::set_aside(const std::string& path, const std::string& arch, const st
     };
     if (options_.read_only) return report(false, "left in place, as the directory is read-only");
     const auto is_seen = [&](const struct stat& file) {
-        return !seen || (file.st_ino == seen->st_ino && file.st_dev == seen->st_dev);
+        // What could not even be opened was a symlink or a socket: a regular file has replaced it.
+        if (!seen) return !S_ISREG(file.st_mode);
+        return file.st_ino == seen->st_ino && file.st_dev == seen->st_dev;
     };
     struct stat now {};
     if (files_.lstat(path.c_str(), &now) != 0) return report(true, "it is gone");

@@ -159,6 +159,7 @@ Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, 
 }
 
 Error missing_cubins(Context& context, Error reason, const std::vector<CubinRequest>& requests) {
+    if (requests.empty()) return reason;  // no target was worth a look
     // The same kernels were looked for under several targets, maybe: they count once.
     add(context.process().counters.misses,
         static_cast<std::uint64_t>(std::ranges::count(requests, requests.front().arch, &CubinRequest::arch)));
