@@ -145,7 +145,8 @@ TEST_CASE("full matrix", "[nightly]") {
                     const std::vector<Plan> plans = every_plan(problems[p]);
                     std::uint64_t seed = hidden * 100 + p;
                     for (const Distribution distribution : kDistributions) {
-                        const Inputs inputs = random_inputs(problems[p], 1 + static_cast<std::int64_t>(++seed % 3), distribution, seed);
+                        const std::int64_t rows = 1 + static_cast<std::int64_t>(++seed % 3);
+                        const Inputs inputs = random_inputs(problems[p], rows, distribution, seed);
                         const Outputs expected = run_reference(problems[p], inputs);
                         const Gaps gaps = seed % 2 != 0 ? Gaps{16, 8} : Gaps{};
                         for (const Plan& plan : plans) {
@@ -157,5 +158,3 @@ TEST_CASE("full matrix", "[nightly]") {
         }
     }
 }
-
-

@@ -141,7 +141,9 @@ TEST_CASE("64 processes with 24 threads each want one cold kernel: each variant 
 TEST_CASE("a child that is forked while its parent compiles can compile, too") {
     Fixture world;
     world.nvrtc.milliseconds = 300;
-    const ContextPtr context = world.create();
+    nq_context_options options = world.options();
+    options.compile_threads = 2;
+    const ContextPtr context = world.create(options);
     const nq_problem problem = make_problem();
     const char* const archs[] = {"sm_90"};
     std::thread parent([&] { nq_precompile(context.get(), &problem, 1, archs, 1, 2, nullptr, nullptr); });
