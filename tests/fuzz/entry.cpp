@@ -26,13 +26,15 @@ void seal(std::string& file) {
 // What the driver, which is given no length, would read of tables and what they point at.
 template <class Item>
 bool tables_inside(const std::vector<unsigned char>& elf, std::uint64_t offset, std::size_t count, auto&& extent) {
-    using Wide = unsigned __int128;
-    if (Wide{offset} + Wide{count} * sizeof(Item) > elf.size()) return false;
+    const auto inside = [&](std::uint64_t begin, std::uint64_t bytes) {
+        return begin <= elf.size() && bytes <= elf.size() - begin;
+    };
+    if (!inside(offset, count * sizeof(Item))) return false;
     for (std::size_t i = 0; i < count; ++i) {
         Item item;
         std::memcpy(&item, elf.data() + offset + i * sizeof item, sizeof item);
         const auto [begin, bytes] = extent(item);
-        if (Wide{begin} + Wide{bytes} > elf.size()) return false;
+        if (!inside(begin, bytes)) return false;
     }
     return true;
 }
