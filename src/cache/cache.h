@@ -13,7 +13,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <semaphore>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ struct CacheConfig {
     std::string root;                 // "" for none
     StoreOptions store;
     std::chrono::milliseconds lock_timeout{30000};
+    unsigned compile_threads = 1;  // compiles at a time
 };
 
 class Cache {
@@ -44,10 +47,12 @@ public:
         bool cached = false;
         Outcome stored = Unit{};  // why a new entry could not be put into the root
     };
+    enum class Layers { search, skip };
     // What there is, else what `make` makes: once among all processes that share the root and all that is well. A
     // process that holds the lock for too long, and a file system without locks, cost a second compile and no more.
+    // Layers may have entries of any compiler: `skip` is for one that the driver has refused.
     Result<Obtained> obtain(const std::string& arch, const RequestKey& key, const CompilerId& compiler,
-                            const std::function<Result<Entry>()>& make);
+                            const std::function<Result<Entry>()>& make, Layers layers = Layers::search);
 
 private:
     struct Layer {
@@ -55,16 +60,21 @@ private:
         std::unique_ptr<Store> directory;
         std::optional<Bundle> bundle;
         std::string fault;  // it has neither
+        bool warned = false;
     };
+    class Slot;
 
     void open_layer(const std::string& path, bool shared, const FileOps& files);
-    std::optional<Entry> find_in_bundle(const Bundle& bundle, const RequestKey& key);
+    std::optional<Entry> find_in_bundle(Layer& layer, const RequestKey& key);
+    Result<Obtained> make_and_store(const std::string& arch, const std::function<Result<Entry>()>& make);
     std::optional<Entry> find_in_root(const std::string& arch, const RequestKey& key,
                                       const std::optional<CompilerId>& compiler);
 
     Logger& log_;
     Counters& counters_;
     const std::chrono::milliseconds lock_timeout_;
+    std::counting_semaphore<> slots_;
+    std::mutex warned_mutex_;  // guards Layer::warned
     std::vector<Layer> layers_;
     std::unique_ptr<Store> root_;
 };

@@ -3,8 +3,11 @@
 #include "cache/layout.h"
 #include "cache/lock.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 namespace nq {
@@ -32,14 +35,30 @@ bool remove(const FileOps& files, const std::string& path) {
     return retry_interrupted([&] { return files.unlink(path.c_str()); }) == 0;
 }
 
-std::uint64_t reap(const FileOps& files, const std::string& directory, std::int64_t older_than,
-                   const std::function<bool(const std::string&)>& remove_file) {
+std::uint64_t reap(const FileOps& files, const std::string& directory, bool (*is_ours)(std::string_view),
+                   std::int64_t older_than, const std::function<bool(const std::string&)>& remove_file) {
     std::uint64_t removed = 0;
     for (const std::string& name : names_in(files, directory)) {
         File file;
-        if (look(files, directory + "/" + name, file) && file.mtime < older_than && remove_file(file.path)) ++removed;
+        if (is_ours(name) && look(files, directory + "/" + name, file) && file.mtime < older_than &&
+            remove_file(file.path))
+            ++removed;
     }
     return removed;
+}
+
+// What dead processes have left.
+void reap_leftovers(const FileOps& files, const std::string& version_root, mode_t lock_mode, std::int64_t now,
+                    std::int64_t bad_before, EvictionReport& report) {
+    const auto unlink = [&](const std::string& path) { return remove(files, path); };
+    const std::int64_t abandoned = now - kAbandonedSeconds;
+    report.temp_files = reap(files, layout::temp(version_root), layout::is_temp_name, abandoned, unlink);
+    report.bad_files = reap(files, layout::bad(version_root), layout::is_bad_name, bad_before, unlink);
+    report.locks =
+        reap(files, layout::locks(version_root), layout::is_lock_name, abandoned, [&](const std::string& path) {
+            // The lock's own end removes the file.
+            return FileLock::try_acquire(files, path, lock_mode).status() == FileLock::Status::held;
+        });
 }
 
 }  // namespace
@@ -47,10 +66,10 @@ std::uint64_t reap(const FileOps& files, const std::string& directory, std::int6
 EvictionReport evict(const FileOps& files, const std::string& version_root, mode_t lock_mode,
                      const EvictionLimits& limits, std::int64_t now) {
     EvictionReport report;
-    const std::string locks = layout::locks(version_root);
     // One process at a time: two would each see the other's share as still there, and remove twice as much. Where locks
     // do not work, that is better than growing without bound.
-    const FileLock turn = FileLock::try_acquire(files, locks + "/eviction", lock_mode);
+    const FileLock turn = FileLock::try_acquire(
+        files, fmt::format("{}/{}", layout::locks(version_root), layout::kEvictionLock), lock_mode);
     if (turn.status() == FileLock::Status::busy) return report;
     report.ran = true;
 
@@ -69,24 +88,21 @@ EvictionReport evict(const FileOps& files, const std::string& version_root, mode
         if (report.left_bytes <= goal && !too_old) break;
         // Used or replaced since the list was made: no longer among the oldest.
         if (File now_there; !look(files, file.path, now_there) || now_there.mtime != file.mtime) continue;
-        if (!remove(files, file.path)) continue;
+        if (!remove(files, file.path)) {
+            if (errno != ENOENT) ++report.failed;
+            continue;
+        }
         ++report.entries;
         report.bytes += file.bytes;
         --report.left_entries;
         report.left_bytes -= file.bytes;
     }
 
-    const auto unlink = [&](const std::string& path) { return remove(files, path); };
-    report.temp_files = reap(files, layout::temp(version_root), now - kAbandonedSeconds, unlink);
-    report.bad_files = reap(files, layout::bad(version_root), now - kBadSeconds, unlink);
-    report.locks = reap(files, locks, now - kAbandonedSeconds, [&](const std::string& path) {
-        // The lock's own end removes the file.
-        return FileLock::try_acquire(files, path, lock_mode).status() == FileLock::Status::held;
-    });
+    reap_leftovers(files, version_root, lock_mode, now, now - kBadSeconds, report);
     return report;
 }
 
-EvictionReport clear(const FileOps& files, const std::string& version_root) {
+EvictionReport clear(const FileOps& files, const std::string& version_root, mode_t lock_mode, std::int64_t now) {
     EvictionReport report;
     report.ran = true;
     layout::for_each_entry(files, version_root, [&](const std::string&, const std::string& path) {
@@ -95,15 +111,15 @@ EvictionReport clear(const FileOps& files, const std::string& version_root) {
         if (remove(files, path)) {
             ++report.entries;
             report.bytes += file.bytes;
-        } else {
+        } else if (errno != ENOENT) {
+            ++report.failed;
             ++report.left_entries;
             report.left_bytes += file.bytes;
         }
     });
-    const auto unlink = [&](const std::string& path) { return remove(files, path); };
     constexpr std::int64_t kAlways = INT64_MAX;
-    report.temp_files = reap(files, layout::temp(version_root), kAlways, unlink);
-    report.bad_files = reap(files, layout::bad(version_root), kAlways, unlink);
+    // Young temp files and held locks belong to processes that are at work.
+    reap_leftovers(files, version_root, lock_mode, now, kAlways, report);
     remove(files, layout::stats(version_root));
     for (const std::string& arch : names_in(files, version_root)) {
         if (!arch.starts_with(layout::kArchPrefix)) continue;

@@ -18,6 +18,7 @@ struct EvictionReport {
     bool ran = false;  // false: another process is at it
     std::uint64_t entries = 0, bytes = 0;                  // removed
     std::uint64_t left_entries = 0, left_bytes = 0;        // of entries, as `du` counts them
+    std::uint64_t failed = 0;                              // entries that should have gone and could not be removed
     std::uint64_t temp_files = 0, bad_files = 0, locks = 0;  // left by others, and removed
 };
 
@@ -25,7 +26,8 @@ struct EvictionReport {
 EvictionReport evict(const FileOps& files, const std::string& version_root, mode_t lock_mode,
                      const EvictionLimits& limits, std::int64_t now);
 
-// Removes every entry and everything else below version_root that the cache makes. Files that it does not know stay.
-EvictionReport clear(const FileOps& files, const std::string& version_root);
+// Removes every entry, and everything else below version_root that the cache makes and nobody is at work on. Files that
+// it does not know stay.
+EvictionReport clear(const FileOps& files, const std::string& version_root, mode_t lock_mode, std::int64_t now);
 
 }  // namespace nq

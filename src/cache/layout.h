@@ -23,6 +23,17 @@ inline std::string bad(const std::string& version_root) { return version_root + 
 inline std::string stats(const std::string& version_root) { return version_root + "/stats"; }
 inline std::string tag(const std::string& version_root) { return version_root + "/CACHEDIR.TAG"; }
 
+// Does a file in one of the directories beside the entries have a name that the cache gives? Others are not touched.
+inline bool is_temp_name(std::string_view name) {
+    if (name.ends_with(kEntrySuffix)) name.remove_suffix(kEntrySuffix.size());
+    return is_unique_name(name);
+}
+inline bool is_bad_name(std::string_view name) { return name.starts_with(kArchPrefix) && name.ends_with(kEntrySuffix); }
+inline constexpr std::string_view kEvictionLock = "eviction", kStatisticsLock = "statistics";
+inline bool is_lock_name(std::string_view name) {
+    return name.starts_with(kArchPrefix) || name == kEvictionLock || name == kStatisticsLock;
+}
+
 // Calls visit(arch, path) for every entry file, in the order of paths.
 template <class Visit>
 void for_each_entry(const FileOps& files, const std::string& version_root, Visit visit) {

@@ -20,7 +20,7 @@ public:
     static FileLock none(std::string fault);
 
     FileLock(FileLock&&) = default;
-    FileLock& operator=(FileLock&&) = default;
+    FileLock& operator=(FileLock&&) = delete;
     // Removes the file of a held lock: whoever waits on it finds it gone, and opens the next one.
     ~FileLock();
 

@@ -7,6 +7,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <functional>
 #include <string_view>
 #include <thread>
 
@@ -45,24 +46,45 @@ CounterTotals read_statistics(const FileOps& files, const std::string& version_r
     return totals;
 }
 
-bool add_statistics(const FileOps& files, const std::string& version_root, mode_t mode, const CounterTotals& totals) {
-    const std::string lock_path = layout::locks(version_root) + "/statistics";
-    FileLock turn = FileLock::try_acquire(files, lock_path, mode);
-    for (int i = 1; i < kAttempts && turn.status() == FileLock::Status::busy; ++i) {
-        std::this_thread::sleep_for(kPause);
-        turn = FileLock::try_acquire(files, lock_path, mode);
-    }
-    if (turn.status() != FileLock::Status::held) return false;
-    const CounterTotals before = read_statistics(files, version_root);
-    std::string text;
-#define NQ_WRITE(name) text += fmt::format("{} {}\n", #name, before.name + totals.name);
-    NQ_COUNTERS(NQ_WRITE)
+namespace {
+
+bool update_statistics(const FileOps& files, const std::string& version_root, mode_t mode,
+                       const std::function<CounterTotals(const CounterTotals&)>& change) {
+    const std::string lock_path = fmt::format("{}/{}", layout::locks(version_root), layout::kStatisticsLock);
+    for (int attempt = 1;; ++attempt) {
+        const FileLock turn = FileLock::try_acquire(files, lock_path, mode);
+        if (turn.status() == FileLock::Status::busy && attempt < kAttempts) {
+            std::this_thread::sleep_for(kPause);
+            continue;
+        }
+        if (turn.status() != FileLock::Status::held) return false;
+
+        const CounterTotals totals = change(read_statistics(files, version_root));
+        std::string text;
+#define NQ_WRITE(name) text += fmt::format("{} {}\n", #name, totals.name);
+        NQ_COUNTERS(NQ_WRITE)
 #undef NQ_WRITE
-    const std::string temp = fmt::format("{}/{}", layout::temp(version_root), unique_name());
-    if (!write_new_file(files, temp, text, mode, Durability::none)) return false;
-    if (files.rename(temp.c_str(), layout::stats(version_root).c_str()) == 0) return true;
-    files.unlink(temp.c_str());
-    return false;
+        const std::string temp = fmt::format("{}/{}", layout::temp(version_root), unique_name());
+        if (!write_new_file(files, temp, text, mode, Durability::none)) return false;
+        if (files.rename(temp.c_str(), layout::stats(version_root).c_str()) == 0) return true;
+        files.unlink(temp.c_str());
+        return false;
+    }
+}
+
+}  // namespace
+
+bool add_statistics(const FileOps& files, const std::string& version_root, mode_t mode, const CounterTotals& totals) {
+    return update_statistics(files, version_root, mode, [&](CounterTotals sum) {
+#define NQ_ADD(name) sum.name += totals.name;
+        NQ_COUNTERS(NQ_ADD)
+#undef NQ_ADD
+        return sum;
+    });
+}
+
+bool reset_statistics(const FileOps& files, const std::string& version_root, mode_t mode) {
+    return update_statistics(files, version_root, mode, [](const CounterTotals&) { return CounterTotals{}; });
 }
 
 }  // namespace nq

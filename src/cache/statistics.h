@@ -11,7 +11,8 @@ namespace nq {
 
 // Zeros where there is none, or where a line makes no sense.
 CounterTotals read_statistics(const FileOps& files, const std::string& version_root);
-// False when they could not be added. version_root must exist: nothing is created for the sake of counters.
+// False when the file could not be written, or others are at it all the time. version_root must exist: nothing is created for the sake of counters.
 bool add_statistics(const FileOps& files, const std::string& version_root, mode_t mode, const CounterTotals& totals);
+bool reset_statistics(const FileOps& files, const std::string& version_root, mode_t mode);
 
 }  // namespace nq

@@ -33,32 +33,6 @@ std::int64_t seconds_now() {
     return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-struct Read {
-    std::optional<Entry> entry;
-    std::string fault;  // why there is none: a bad file
-    bool failed = false;  // or one that could not be read, and may be good
-};
-
-// What an opened entry file holds.
-Read read_entry(const FileOps& files, const OpenedFile& file, bool shared) {
-    if (file.status == OpenedFile::Status::wrong_kind) return {std::nullopt, file.fault};
-    if (file.status != OpenedFile::Status::opened) return {std::nullopt, file.fault, true};
-    if (auto distrust = distrust_of_entry(*file.info, shared)) return {std::nullopt, *distrust};
-    const auto size = static_cast<std::uint64_t>(file.info->st_size);
-    if (size > kMaxEntryBytes)
-        return {std::nullopt, fmt::format("{} bytes, more than the limit of {}", size, kMaxEntryBytes)};
-    // One that shrinks meanwhile is too short for its header.
-    const auto bytes = read_up_to(files, file.fd.get(), size);
-    if (!bytes) return {std::nullopt, fmt::format("read: {}", error_text(errno)), true};
-    Result<Entry> entry = decode_entry(bytes->data(), bytes->size());
-    if (!entry) return {std::nullopt, entry.error().message};
-    return {*std::move(entry), {}};
-}
-
-std::string misplaced(const Entry& entry) {
-    return fmt::format("it holds key {} of compiler {}", hex(entry.key), hex(entry.compiler));
-}
-
 }  // namespace
 
 Store::Store(std::string root, StoreOptions options, const FileOps& files, Logger& log, Counters& counters)
@@ -127,7 +101,7 @@ bool Store::usable(bool create) {
 
 std::optional<Entry> Store::load(const std::string& arch, const RequestKey& key, const CompilerId& compiler) {
     if (!usable(false)) return std::nullopt;
-    std::optional<Entry> entry = load_file(path_of(arch, key, compiler), arch, key);
+    std::optional<Entry> entry = load_file(path_of(arch, key, compiler), arch);
     // The name holds half of the compiler id. Two compilers whose ids share that half would take turns; none is at
     // fault.
     if (entry && entry->compiler != compiler) return std::nullopt;
@@ -140,24 +114,40 @@ std::optional<Entry> Store::load_any_compiler(const std::string& arch, const Req
     const std::string prefix = hex(key).substr(2) + "-";
     for (const std::string& name : names_in(files_, shard)) {
         if (!name.starts_with(prefix) || !name.ends_with(layout::kEntrySuffix)) continue;
-        if (std::optional<Entry> entry = load_file(fmt::format("{}/{}", shard, name), arch, key)) return entry;
+        if (std::optional<Entry> entry = load_file(fmt::format("{}/{}", shard, name), arch)) return entry;
     }
     return std::nullopt;
 }
 
-std::optional<Entry> Store::load_file(const std::string& path, const std::string& arch, const RequestKey& key) {
+// What an opened entry file holds, if that belongs where the file is.
+Store::Read Store::read_placed(const OpenedFile& file, const std::string& path, const std::string& arch) const {
+    if (file.status == OpenedFile::Status::wrong_kind) return {std::nullopt, file.fault};
+    if (file.status != OpenedFile::Status::opened) return {std::nullopt, file.fault, true};
+    if (auto distrust = distrust_of_entry(*file.info, options_.shared)) return {std::nullopt, *distrust};
+    const auto size = static_cast<std::uint64_t>(file.info->st_size);
+    if (size > kMaxEntryBytes)
+        return {std::nullopt, fmt::format("{} bytes, more than the limit of {}", size, kMaxEntryBytes)};
+    // One that shrinks meanwhile is too short for its header.
+    const auto bytes = read_up_to(files_, file.fd.get(), size);
+    if (!bytes) return {std::nullopt, fmt::format("read: {}", error_text(errno)), true};
+    Result<Entry> entry = decode_entry(bytes->data(), bytes->size());
+    if (!entry) return {std::nullopt, entry.error().message};
+    if (path_of(arch, entry->key, entry->compiler) != path)
+        return {std::nullopt, fmt::format("it holds key {} of compiler {}", hex(entry->key), hex(entry->compiler))};
+    return {*std::move(entry), {}};
+}
+
+std::optional<Entry> Store::load_file(const std::string& path, const std::string& arch) {
     // Open until a bad one is out of the way: while it is, no other file can have its inode number.
     const OpenedFile file = open_regular(files_, path);
     if (file.status == OpenedFile::Status::absent) return std::nullopt;
-    Read read = read_entry(files_, file, options_.shared);
+    Read read = read_placed(file, path, arch);
     if (read.failed) {
         warn_once(fmt::format("cache entry {} not read: {}", path, read.fault));
         return std::nullopt;
     }
-    if (read.entry && (read.entry->key != key || path_of(arch, read.entry->key, read.entry->compiler) != path))
-        read = {std::nullopt, misplaced(*read.entry)};
     if (!read.entry) {
-        set_aside(path, arch, file.info, read.fault);
+        set_aside(path, arch, file, read.fault);
         return std::nullopt;
     }
     add(counters_.loaded_bytes, static_cast<std::uint64_t>(file.info->st_size));
@@ -167,7 +157,7 @@ std::optional<Entry> Store::load_file(const std::string& path, const std::string
 }
 
 // seen: the file that was found wanting. Another process may have replaced it by a good one since.
-bool Store::set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
+bool Store::set_aside(const std::string& path, const std::string& arch, const OpenedFile& seen,
                       std::string_view fault) {
     add(counters_.bad_entries);
     const auto report = [&](bool gone, std::string_view what) {
@@ -177,11 +167,12 @@ bool Store::set_aside(const std::string& path, const std::string& arch, const st
     if (options_.read_only) return report(false, "left in place, as the directory is read-only");
     const auto is_seen = [&](const struct stat& file) {
         // What could not even be opened was a symlink or a socket: a regular file has replaced it.
-        if (!seen) return !S_ISREG(file.st_mode);
-        return file.st_ino == seen->st_ino && file.st_dev == seen->st_dev;
+        if (!seen.info) return !S_ISREG(file.st_mode);
+        return file.st_ino == seen.info->st_ino && file.st_dev == seen.info->st_dev;
     };
     struct stat now {};
-    if (files_.lstat(path.c_str(), &now) != 0) return report(true, "it is gone");
+    const auto is_there = [&] { return files_.lstat(path.c_str(), &now) == 0; };
+    if (!is_there()) return report(true, "it is gone");
     if (!is_seen(now)) return report(true, "it has been replaced");
     if (S_ISDIR(now.st_mode)) return report(false, "left in place; remove it");
 
@@ -197,8 +188,12 @@ bool Store::set_aside(const std::string& path, const std::string& arch, const st
             files_.unlink(target.c_str());
             return report(true, "it has been replaced");
         }
+        // Its stay there begins now, whenever it was written.
+        if (seen.status == OpenedFile::Status::opened) files_.touch(seen.fd.get());
         return report(true, fmt::format("moved to {}", target));
     }
+    if (!is_there()) return report(true, "it is gone");
+    if (!is_seen(now)) return report(true, "it has been replaced");
     if (files_.unlink(path.c_str()) == 0) return report(true, "removed");
     return report(false, fmt::format("it cannot be removed: {}", error_text(errno)));
 }
@@ -207,7 +202,13 @@ bool Store::repair(const StoredEntry& bad) {
     if (bad.entry) return true;
     const OpenedFile file = open_regular(files_, bad.path);
     if (file.status == OpenedFile::Status::absent) return true;
-    return set_aside(bad.path, bad.arch, file.info, bad.entry.error().message);
+    const Read read = read_placed(file, bad.path, bad.arch);
+    if (read.entry) return true;  // replaced meanwhile
+    if (read.failed) {
+        warn_once(fmt::format("cache entry {} not read: {}", bad.path, read.fault));
+        return false;
+    }
+    return set_aside(bad.path, bad.arch, file, read.fault);
 }
 
 Outcome Store::publish(const std::string& arch, const Entry& entry) {
@@ -227,9 +228,12 @@ Outcome Store::publish(const std::string& arch, const Entry& entry) {
                           : Error{NQ_ERR_CACHE_IO, fmt::format("the cache {} cannot be created", root_), {}};
     } else {
         stored = place(arch, entry, bytes);
-        // Somebody removed the directory at this very moment: once more from its root.
-        struct stat info {};
-        if (!stored && files_.lstat(shard_of(arch, entry.key).c_str(), &info) != 0 && errno == ENOENT)
+        // Somebody removed directories at this very moment: once more from the root.
+        const auto absent = [&](const std::string& path) {
+            struct stat info {};
+            return files_.lstat(path.c_str(), &info) != 0 && errno == ENOENT;
+        };
+        if (!stored && (absent(shard_of(arch, entry.key)) || absent(layout::temp(version_root_))))
             stored = place(arch, entry, bytes);
     }
     if (!stored) {
@@ -239,7 +243,7 @@ Outcome Store::publish(const std::string& arch, const Entry& entry) {
     }
     add(counters_.stored_entries);
     add(counters_.stored_bytes, bytes.size());
-    keep_within_limit(bytes.size());
+    add(added_, bytes.size());
     return stored;
 }
 
@@ -284,8 +288,18 @@ FileLock Store::try_lock(const std::string& arch, const RequestKey& key, const C
     const std::string path = fmt::format("{}/{}-{}-{}", layout::locks(version_root_), arch, hex(key),
                                          hex(compiler).substr(0, 16));
     if (options_.read_only || !usable(true)) return FileLock::none("the cache cannot be written");
-    if (Outcome made = make_own_directories(); !made) return FileLock::none(made.error().message);
-    return FileLock::try_acquire(files_, path, file_mode());
+    const auto unavailable = [&](const std::string& fault) {
+        log_.info(fmt::format("compiling without a lock: {}", fault));
+        return FileLock::none(fault);
+    };
+    // A waiter asks often: one look where making all of them would be several calls.
+    struct stat locks {};
+    if (files_.lstat(layout::locks(version_root_).c_str(), &locks) != 0) {
+        if (Outcome made = make_own_directories(); !made) return unavailable(made.error().message);
+    }
+    FileLock lock = FileLock::try_acquire(files_, path, file_mode());
+    if (lock.status() == FileLock::Status::unavailable) return unavailable(lock.fault());
+    return lock;
 }
 
 void Store::visit(const std::function<void(StoredEntry)>& visitor) const {
@@ -294,26 +308,28 @@ void Store::visit(const std::function<void(StoredEntry)>& visitor) const {
         if (files_.lstat(path.c_str(), &info) != 0) return;  // gone meanwhile
         const OpenedFile file = open_regular(files_, path);
         if (file.status == OpenedFile::Status::absent) return;
-        Read read = read_entry(files_, file, options_.shared);
-        if (read.entry && path_of(arch, read.entry->key, read.entry->compiler) != path)
-            read = {std::nullopt, misplaced(*read.entry)};
+        Read read = read_placed(file, path, arch);
         visitor({path, arch, static_cast<std::uint64_t>(info.st_size), info.st_mtime,
                  read.entry ? Result<Entry>(*std::move(read.entry))
                             : Error{read.failed ? NQ_ERR_CACHE_IO : NQ_ERR_INVALID_ARGUMENT, read.fault, {}}});
     });
 }
 
-void Store::keep_within_limit(std::uint64_t added) {
+void Store::keep_within_limit() {
     if (options_.size_limit == 0) return;
     const std::unique_lock lock(size_mutex_, std::try_to_lock);
     if (!lock) return;  // another thread is at it
-    added_ = added_ > UINT64_MAX - added ? UINT64_MAX : added_ + added;
-    // Other processes add as well: measured anew when what was added here is a good part of the limit.
-    if (added_ < options_.size_limit / 16 && measured_ + added_ <= options_.size_limit) return;
+    const std::uint64_t added = added_;
+    if (added == 0) return;
+    // Other processes add as well: measured anew when what was added here is a good part of the limit. Not at each store
+    // even where what cannot be removed is above it.
+    const std::uint64_t part = options_.size_limit / 16;
+    const bool over = measured_ && *measured_ <= options_.size_limit && *measured_ + added > options_.size_limit;
+    if (measured_ && added < part && !over) return;
     const EvictionReport report = evict({options_.size_limit, 0});
     if (!report.ran) return;
     measured_ = report.left_bytes;
-    added_ = 0;
+    added_ -= added;
 }
 
 EvictionReport Store::evict(const EvictionLimits& limits) {
@@ -329,7 +345,7 @@ EvictionReport Store::evict(const EvictionLimits& limits) {
 
 EvictionReport Store::clear() {
     if (options_.read_only || !usable(false)) return {};
-    return nq::clear(files_, version_root_);
+    return nq::clear(files_, version_root_, file_mode(), seconds_now());
 }
 
 CounterTotals Store::statistics() const { return read_statistics(files_, version_root_); }
@@ -338,6 +354,11 @@ void Store::add_statistics(const CounterTotals& totals) {
     if (options_.read_only || !usable(false)) return;
     if (!nq::add_statistics(files_, version_root_, file_mode(), totals))
         log_.debug(fmt::format("cache {}: statistics not updated", root_));
+}
+
+bool Store::reset_statistics() {
+    if (options_.read_only || !usable(false)) return false;
+    return nq::reset_statistics(files_, version_root_, file_mode());
 }
 
 void Store::warn_once(const std::string& text) {

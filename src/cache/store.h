@@ -57,12 +57,15 @@ public:
 
     // An error when it could not be stored, which has been logged; the caller goes on with the cubin it has.
     Outcome publish(const std::string& arch, const Entry& entry);
+    // To be called after publish(), without the kernel's lock: evicts when much has been added.
+    void keep_within_limit();
     // One attempt at the lock of those who compile this kernel. Unavailable where the store cannot be written.
     FileLock try_lock(const std::string& arch, const RequestKey& key, const CompilerId& compiler);
 
     // Every entry by path, those that cannot be decoded included. Changes nothing and does not ask for trust.
     void visit(const std::function<void(StoredEntry)>& visitor) const;
-    // Moves an entry that visit() found wanting out of the way, or removes it. False if it could not be.
+    // Looks again at an entry that visit() found wanting, and moves it out of the way or removes it if it still is. False
+    // if that failed, or if it cannot be read.
     bool repair(const StoredEntry& bad);
 
     EvictionReport evict(const EvictionLimits& limits);
@@ -70,20 +73,25 @@ public:
     // Sums of what ended processes have done here.
     CounterTotals statistics() const;
     void add_statistics(const CounterTotals& totals);
+    bool reset_statistics();
 
 private:
     enum class Trust { unknown, trusted, rejected };
+    struct Read {
+        std::optional<Entry> entry;
+        std::string fault;    // why there is none: a bad file
+        bool failed = false;  // or one that could not be read, and may be good
+    };
 
     std::string shard_of(const std::string& arch, const RequestKey& key) const;
     mode_t file_mode() const { return options_.shared ? 0666 : 0600; }
     mode_t directory_mode() const { return options_.shared ? 0777 : 0700; }
     bool usable(bool create);
-    std::optional<Entry> load_file(const std::string& path, const std::string& arch, const RequestKey& key);
-    bool set_aside(const std::string& path, const std::string& arch, const std::optional<struct stat>& seen,
-                   std::string_view fault);
+    std::optional<Entry> load_file(const std::string& path, const std::string& arch);
+    Read read_placed(const OpenedFile& file, const std::string& path, const std::string& arch) const;
+    bool set_aside(const std::string& path, const std::string& arch, const OpenedFile& seen, std::string_view fault);
     Outcome place(const std::string& arch, const Entry& entry, std::string_view bytes);
     Outcome make_own_directories();
-    void keep_within_limit(std::uint64_t added);
     void warn_once(const std::string& text);
 
     const std::string root_;
@@ -97,9 +105,9 @@ private:
     std::optional<Error> rejection_;
     std::atomic<bool> warned_{false};
 
-    std::mutex size_mutex_;           // guards what follows
-    std::uint64_t measured_ = 0;      // bytes that the last eviction found and left
-    std::uint64_t added_ = UINT64_MAX;  // by this store since; at first, unknown
+    std::atomic<std::uint64_t> added_{0};  // bytes published since the last eviction
+    std::mutex size_mutex_;                // guards what follows
+    std::optional<std::uint64_t> measured_;  // bytes that the last eviction found and left
 };
 
 }  // namespace nq

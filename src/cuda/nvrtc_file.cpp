@@ -83,15 +83,6 @@ std::vector<std::string> loaded_files() {
     return files;
 }
 
-// NVRTC_APPEND_FLAGS is appended to every compile's options, NV_NVVM_VERSION selects a code generator.
-std::string environment_of_nvrtc() {
-    std::string found;
-    for (const char* name : {"NVRTC_APPEND_FLAGS", "NV_NVVM_VERSION"}) {
-        if (const char* value = ::getenv(name)) found += fmt::format("{}={};", name, value);
-    }
-    return found;
-}
-
 std::vector<Place> places_of(const NvrtcSearch& search) {
     std::vector<Place> places;
     const auto add = [&](const std::string& origin, const std::string& where, auto files) {
@@ -140,7 +131,7 @@ Result<NvrtcFile> nvrtc_file(const std::string& path, const std::string& origin)
     }
     Result<std::string> identity = library_identity(resolved.get());
     if (!identity) return std::move(identity).error();
-    return NvrtcFile{resolved.get(), path, origin, std::move(*identity), environment_of_nvrtc()};
+    return NvrtcFile{resolved.get(), path, origin, std::move(*identity)};
 }
 
 void each_nvrtc(const NvrtcSearch& search, const std::function<bool(NvrtcFile)>& take,
@@ -160,6 +151,15 @@ void each_nvrtc(const NvrtcSearch& search, const std::function<bool(NvrtcFile)>&
             if (take(std::move(*file))) return;
         }
     }
+}
+
+std::string nvrtc_environment() {
+    std::string found;
+    // NVRTC_APPEND_FLAGS is appended to every compile's options, NV_NVVM_VERSION selects a code generator.
+    for (const char* name : {"NVRTC_APPEND_FLAGS", "NV_NVVM_VERSION"}) {
+        if (const char* value = ::getenv(name)) found += fmt::format("{}={};", name, value);
+    }
+    return found;
 }
 
 Result<NvrtcFile> locate_nvrtc(const NvrtcSearch& search) {

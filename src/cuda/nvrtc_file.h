@@ -32,8 +32,10 @@ struct NvrtcFile {
     std::string found_as;     // the path under which it was found, symlinks and all
     std::string origin;       // the place that had it, for people: "CUDA_HOME"
     std::string identity;     // build id, or a digest of the file
-    std::string environment;  // variables that libnvrtc reads by itself and that may change code
 };
+
+// Variables that libnvrtc reads by itself at each compile, and that may change code: "NAME=value;" of those that are set.
+std::string nvrtc_environment();
 
 inline constexpr const char* kNvrtcSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 

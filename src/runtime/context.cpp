@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <utility>
 
 namespace nq {
@@ -51,17 +52,19 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
     };
     ContextConfig config;
     config.jit = options->jit == NQ_JIT_DEFAULT ? environment.jit.value_or(true) : options->jit == NQ_JIT_ON;
-    config.cache.root = choose(options->cache_dir, environment.cache_dir, environment.default_cache_dir);
+    // Absolute from the start: a forked child, which opens the cache anew, may have another working directory.
+    config.cache.root = absolute_path(choose(options->cache_dir, environment.cache_dir, environment.default_cache_dir));
     config.cache_homeless =
         options->cache_dir == nullptr && !environment.cache_dir && environment.default_cache_dir.empty();
     config.cache.layers = options->bundles != nullptr ? split_paths(options->bundles) : environment.bundles;
+    std::ranges::transform(config.cache.layers, config.cache.layers.begin(), absolute_path);
     config.cache.store.read_only = environment.cache_readonly || (options->cache_flags & NQ_CACHE_READONLY) != 0;
     config.cache.store.shared = environment.cache_shared || (options->cache_flags & NQ_CACHE_SHARED) != 0;
     const std::uint64_t limit =
         options->cache_size != 0 ? options->cache_size : environment.cache_size.value_or(kDefaultCacheBytes);
     config.cache.store.size_limit = limit == UINT64_MAX ? 0 : limit;
     if (options->lock_timeout_ms != 0) config.cache.lock_timeout = std::chrono::milliseconds(options->lock_timeout_ms);
-    config.compile_threads =
+    config.cache.compile_threads =
         options->compile_threads != 0 ? options->compile_threads : std::min(kMaxCompileThreads, cores());
     config.compile_callback = options->compile_callback;
     config.compile_payload = options->compile_payload;
@@ -92,9 +95,12 @@ Context::~Context() {
     // The parent's: its locks may be held for ever on this side of the fork, and its kernels are not ours.
     if (state->pid != ::getpid()) return;
     const CounterTotals totals = state->counters.totals();
-    // Who only looked at the cache has nothing to tell, and need not write for that.
-    if (Store* root = state->cache.root(); root != nullptr && (totals.layer_hits | totals.disk_hits | totals.misses) != 0)
-        root->add_statistics(totals);
+    try {
+        // Who only had hits writes nothing.
+        if (Store* root = state->cache.root(); root != nullptr && totals.misses != 0) root->add_statistics(totals);
+    } catch (const std::exception&) {
+        // Lack of memory: the counts of this process are lost, and nothing else.
+    }
     delete state;
 }
 

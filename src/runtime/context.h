@@ -18,7 +18,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <semaphore>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,7 +33,6 @@ struct ContextConfig {
     nq_log_callback log_callback = nullptr;
     void* log_payload = nullptr;
     nq_log_level log_level = NQ_LOG_WARN;
-    unsigned compile_threads = 1;
     nq_compile_callback compile_callback = nullptr;
     void* compile_payload = nullptr;
 };
@@ -69,8 +67,7 @@ private:
 struct ProcessState {
     ProcessState(pid_t process, const ContextConfig& config, Logger& log)
         : pid(process),
-          cache(config.cache, system_files(), log, counters),
-          compile_slots(static_cast<std::ptrdiff_t>(config.compile_threads)) {}
+          cache(config.cache, system_files(), log, counters) {}
 
     const pid_t pid;
     Counters counters;
@@ -79,10 +76,11 @@ struct ProcessState {
     LazyLibrary<Nvrtc> nvrtc;
     LazyLibrary<Driver> driver;
 
-    std::counting_semaphore<> compile_slots;
-    SingleFlight<RequestKey, Result<SharedCubin>> cubin_flights;
-    std::mutex failures_mutex;
-    std::map<std::pair<RequestKey, CompilerId>, Error> failures;  // of compiles, with their logs
+    SingleFlight<std::pair<RequestKey, Cache::Layers>, Result<SharedCubin>> cubin_flights;
+    std::mutex compiled_mutex;
+    // What need not be compiled again though no entry tells of it: cubins that could not be stored, and failures with
+    // their logs.
+    std::map<std::pair<RequestKey, CompilerId>, Result<SharedCubin>> compiled;
 
     SingleFlight<KernelKey, Result<const Kernel*>> kernel_flights;
     std::mutex kernels_mutex;
@@ -105,6 +103,7 @@ public:
     Cache& cache() { return process().cache; }
 
     void seal() { sealed_ = true; }
+    unsigned compile_threads() const { return config_.cache.compile_threads; }
     // Why nothing may be compiled, if so.
     std::optional<Error> compile_ban() const;
 

@@ -22,10 +22,10 @@ constexpr const char* kSchema = "2";
 
 // Which options an NVRTC gets follows from its version, and that from the file that the identity stands for; the rule
 // itself is part of the request key.
-KeyFields compiler_fields(const NvrtcFile& nvrtc) {
+KeyFields compiler_fields(const NvrtcFile& nvrtc, const std::string& environment) {
     KeyFields fields;
     fields.add("nvrtc", nvrtc.identity);
-    fields.add("environment", nvrtc.environment);
+    fields.add("environment", environment);
     return fields;
 }
 
@@ -37,12 +37,18 @@ nlohmann::json to_json(const KeyFields& fields) {
     return object;
 }
 
-std::string metadata(Context& context, const CubinRequest& request, const Nvrtc& nvrtc, const Compiled& compiled) {
+struct Timed {
+    Result<Compiled> compiled;
+    std::uint64_t nanoseconds = 0;
+};
+
+std::string metadata(Context& context, const CubinRequest& request, const Nvrtc& nvrtc, const Timed& done) {
+    const Compiled& compiled = *done.compiled;
     const CubinInfo info = cubin_info(compiled.cubin);
     nlohmann::json object = {
         {"producer", fmt::format("normquant {}.{}.{}", NQ_VERSION_MAJOR, NQ_VERSION_MINOR, NQ_VERSION_PATCH)},
         {"request", to_json(request.fields)},
-        {"compiler", to_json(compiler_fields(nvrtc))},
+        {"compiler", to_json(compiler_fields(nvrtc, nvrtc_environment()))},
         {"nvrtc", text(nvrtc.version)},
         {"nvrtc_build", info.toolkit},
         {"options", compile_options(request.arch, nvrtc.version)},
@@ -52,25 +58,13 @@ std::string metadata(Context& context, const CubinRequest& request, const Nvrtc&
           {"block_threads", request.plan.block_threads},
           {"load_bytes", request.plan.load_bytes}}},
         {"registers", info.registers},
-        {"compile_ms", static_cast<double>(compiled.nanoseconds) / 1e6},
+        {"compile_ms", static_cast<double>(done.nanoseconds) / 1e6},
         {"log", compiled.log},
     };
     if (const auto driver = context.driver_if_loaded()) object["driver"] = driver->version;
     // An NVRTC log may quote bytes that are not UTF-8.
     return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
-
-// A turn of the few that compile at a time.
-class CompileSlot {
-public:
-    explicit CompileSlot(std::counting_semaphore<>& slots) : slots_(slots) { slots_.acquire(); }
-    ~CompileSlot() { slots_.release(); }
-    CompileSlot(const CompileSlot&) = delete;
-    CompileSlot& operator=(const CompileSlot&) = delete;
-
-private:
-    std::counting_semaphore<>& slots_;
-};
 
 void report(Context& context, const CubinRequest& request, nq_status status, std::uint64_t nanoseconds) {
     if (context.config().compile_callback == nullptr) return;
@@ -86,34 +80,25 @@ void report(Context& context, const CubinRequest& request, nq_status status, std
     context.config().compile_callback(&event, context.config().compile_payload);
 }
 
-Result<Compiled> compile_now(Context& context, const CubinRequest& request, const Nvrtc& nvrtc) {
-    ProcessState& state = context.process();
-    const auto failure_key = std::pair(request.key, compiler_of(nvrtc));
-    {
-        const std::lock_guard lock(state.failures_mutex);
-        if (const auto failure = state.failures.find(failure_key); failure != state.failures.end())
-            return failure->second;
-    }
-    const CompileSlot slot(state.compile_slots);
+Timed compile_now(Context& context, const CubinRequest& request, const Nvrtc& nvrtc) {
     const auto begin = std::chrono::steady_clock::now();
     Result<Compiled> compiled = compile(nvrtc, request.source, request.arch);
-    const auto nanoseconds = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1));
-    add(state.counters.compile_ns, nanoseconds);
-    if (compiled) {
-        add(state.counters.compiles);
+    const auto nanoseconds =
+        static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1));
+    Counters& counters = context.process().counters;
+    add(counters.compile_ns, nanoseconds);
+    add(compiled ? counters.compiles : counters.failed_compiles);
+    return {std::move(compiled), nanoseconds};
+}
+
+// For people and for the caller's own accounts: they may take their time, so nobody waits for a lock meanwhile.
+void tell(Context& context, const CubinRequest& request, const Timed& done) {
+    if (done.compiled) {
         context.log().info(fmt::format("compiled \"{}\", {}, for {} in {} ms{}{}", request.problem,
-                                       canonical_text(request.plan), request.arch.name(), nanoseconds / 1'000'000,
-                                       compiled->log.empty() ? "" : "; NVRTC: ", compiled->log));
-    } else {
-        add(state.counters.failed_compiles);
-        // Lack of memory may pass.
-        if (compiled.error().status == NQ_ERR_COMPILE_FAILED) {
-            const std::lock_guard lock(state.failures_mutex);
-            state.failures.emplace(failure_key, compiled.error());
-        }
+                                       canonical_text(request.plan), request.arch.name(), done.nanoseconds / 1'000'000,
+                                       done.compiled->log.empty() ? "" : "; NVRTC: ", done.compiled->log));
     }
-    report(context, request, compiled ? NQ_OK : compiled.error().status, nanoseconds);
-    return compiled;
+    report(context, request, done.compiled ? NQ_OK : done.compiled.error().status, done.nanoseconds);
 }
 
 }  // namespace
@@ -133,28 +118,51 @@ CubinRequest make_request(const Problem& problem, const Plan& plan, const Arch& 
     return request;
 }
 
-CompilerId compiler_of(const NvrtcFile& nvrtc) { return compiler_id(compiler_fields(nvrtc)); }
+CompilerId compiler_of(const NvrtcFile& nvrtc, const std::string& environment) {
+    return compiler_id(compiler_fields(nvrtc, environment));
+}
 
 SharedCubin find_cubin(Context& context, const CubinRequest& request, const std::optional<CompilerId>& compiler) {
     std::optional<Entry> entry = context.cache().find(request.arch.name(), request.key, compiler);
-    return entry ? std::make_shared<const Cubin>(Cubin{std::move(entry->cubin), true, 0}) : nullptr;
+    return entry ? std::make_shared<const Cubin>(Cubin{std::move(entry->cubin), entry->compiler, true, 0}) : nullptr;
 }
 
-Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, const Nvrtc& nvrtc) {
-    return context.process().cubin_flights.run(request.key, [&]() -> Result<SharedCubin> {
+Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, const Nvrtc& nvrtc,
+                                 Cache::Layers layers) {
+    ProcessState& state = context.process();
+    return state.cubin_flights.run({request.key, layers}, [&]() -> Result<SharedCubin> {
         const CompilerId compiler = compiler_of(nvrtc);
-        std::uint64_t nanoseconds = 0;
-        auto obtained =
-            context.cache().obtain(request.arch.name(), request.key, compiler, [&]() -> Result<Entry> {
-                Result<Compiled> compiled = compile_now(context, request, nvrtc);
-                if (!compiled) return std::move(compiled).error();
-                nanoseconds = compiled->nanoseconds;
-                std::string text = metadata(context, request, nvrtc, *compiled);
-                return Entry{request.key, compiler, std::move(text), std::move(compiled->cubin)};
-            });
-        if (!obtained) return std::move(obtained).error();
-        return std::make_shared<const Cubin>(
-            Cubin{std::move(obtained->entry.cubin), obtained->cached, nanoseconds, std::move(obtained->stored)});
+        const std::pair key(request.key, compiler);
+        const auto remember = [&](Result<SharedCubin> outcome) {
+            const std::lock_guard lock(state.compiled_mutex);
+            return state.compiled.insert_or_assign(key, std::move(outcome)).first->second;
+        };
+        {
+            const std::lock_guard lock(state.compiled_mutex);
+            if (const auto known = state.compiled.find(key); known != state.compiled.end()) return known->second;
+        }
+
+        std::optional<Timed> done;
+        const auto make = [&]() -> Result<Entry> {
+            // It may have been sealed since this began.
+            if (std::optional<Error> ban = context.compile_ban()) return *std::move(ban);
+            done = compile_now(context, request, nvrtc);
+            if (!done->compiled) return done->compiled.error();
+            std::string text = metadata(context, request, nvrtc, *done);
+            return Entry{request.key, compiler, std::move(text), done->compiled->cubin};
+        };
+        auto obtained = context.cache().obtain(request.arch.name(), request.key, compiler, make, layers);
+        if (done) tell(context, request, *done);
+        if (!obtained) {
+            // Lack of memory may pass, and a seal is no compile.
+            const nq_status status = obtained.error().status;
+            const bool final = status == NQ_ERR_COMPILE_FAILED || status == NQ_ERR_NVRTC_MISSING;
+            return final ? remember(obtained.error()) : obtained.error();
+        }
+        auto cubin = std::make_shared<const Cubin>(Cubin{std::move(obtained->entry.cubin), obtained->entry.compiler,
+                                                         obtained->cached, done ? done->nanoseconds : 0,
+                                                         std::move(obtained->stored)});
+        return cubin->stored ? cubin : remember(cubin);
     });
 }
 

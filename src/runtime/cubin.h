@@ -1,7 +1,7 @@
 // The cubin of one variant: from the disk cache, else from NVRTC. Needs no GPU and no driver.
 #pragma once
 
-#include "cache/key.h"
+#include "cache/cache.h"
 #include "cuda/nvrtc.h"
 #include "plan/plan.h"
 #include "problem/arch.h"
@@ -31,6 +31,7 @@ CubinRequest make_request(const Problem& problem, const Plan& plan, const Arch& 
 
 struct Cubin {
     std::vector<unsigned char> bytes;
+    CompilerId compiler{};
     bool cached = false;
     std::uint64_t compile_ns = 0;
     Outcome stored = Unit{};  // of a new one: why it could not be put into the cache
@@ -38,15 +39,17 @@ struct Cubin {
 
 using SharedCubin = std::shared_ptr<const Cubin>;
 
-// What makes entries, as far as their bytes depend on it. Known without loading the library.
-CompilerId compiler_of(const NvrtcFile& nvrtc);
+// What makes entries, as far as their bytes depend on it. Known without loading the library. The environment is read
+// each time, as NVRTC itself does.
+CompilerId compiler_of(const NvrtcFile& nvrtc, const std::string& environment = nvrtc_environment());
 
 // What the cache has of it; in the read-write root, from this compiler, or from any. nullptr when there is none.
 SharedCubin find_cubin(Context& context, const CubinRequest& request, const std::optional<CompilerId>& compiler);
 
 // What the cache has of it from this NVRTC, else a new one, which is put there. A compile that failed is not tried again
-// by this process.
-Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, const Nvrtc& nvrtc);
+// by this process. Layers::skip passes by what others have compiled.
+Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, const Nvrtc& nvrtc,
+                                 Cache::Layers layers = Cache::Layers::search);
 
 // NOT_PREPARED or whatever else kept a kernel from being compiled, with what was looked for and where.
 Error missing_cubins(Context& context, Error reason, const std::vector<CubinRequest>& requests);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -70,6 +71,8 @@ Result<SharedCubin> make(Context& context, const Job& job, const Compiler& compi
         return missing_cubins(context, *compiler.obstacle, {request});
     }
     Result<SharedCubin> cubin = obtain_cubin(context, request, *compiler.nvrtc);
+    if (!cubin && cubin.error().status == NQ_ERR_NOT_PREPARED)  // sealed since this call began
+        return missing_cubins(context, std::move(cubin).error(), {request});
     // A warm-up that cannot leave anything behind has failed, however well it compiles.
     if (cubin && !(*cubin)->stored) return (*cubin)->stored.error();
     return cubin;
@@ -109,7 +112,8 @@ Outcome precompile(Context& context, const nq_problem* problems, std::size_t pro
     std::size_t first_failed = jobs.size();
     std::optional<Error> failure;
     std::atomic<bool> stop{false};
-    parallel_for(jobs.size(), threads != 0 ? threads : context.config().compile_threads, [&](std::size_t i) {
+    const unsigned most = context.compile_threads();
+    parallel_for(jobs.size(), threads != 0 ? std::min(threads, most) : most, [&](std::size_t i) {
         if (stop) return;
         const Job& job = jobs[i];
         const Result<SharedCubin> cubin = make(context, job, compiler);

@@ -40,18 +40,18 @@ bool is_wide(const CubinRequest& request) { return request.plan.load_bytes == 32
 
 // found: what a search has brought already, for this target or another.
 Result<Cubins> compile_for(Context& context, const Nvrtc& nvrtc, const Problem& problem, const Arch& arch,
-                           std::uint32_t threads_per_row, const Cubins& found) {
+                           std::uint32_t threads_per_row, const Cubins& found, Cache::Layers layers) {
     Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
     if (!requests) return std::move(requests).error();
     if (!nvrtc.loads_256()) std::erase_if(*requests, is_wide);
     std::vector<std::optional<Result<SharedCubin>>> outcomes(requests->size());
-    parallel_for(requests->size(), context.config().compile_threads, [&](std::size_t i) {
+    parallel_for(requests->size(), context.compile_threads(), [&](std::size_t i) {
         const CubinRequest& request = (*requests)[i];
         for (const VariantCubin& variant : found.variants) {
             if (found.arch == arch && variant.plan == request.plan && variant.cubin != nullptr)
                 outcomes[i] = variant.cubin;
         }
-        if (!outcomes[i]) outcomes[i] = obtain_cubin(context, request, nvrtc);
+        if (!outcomes[i]) outcomes[i] = obtain_cubin(context, request, nvrtc, layers);
     });
     Cubins cubins{arch, {}};
     for (std::size_t i = 0; i < requests->size(); ++i) {
@@ -75,8 +75,19 @@ bool complete(const Cubins& cubins) {
            std::ranges::none_of(cubins.variants, [](const VariantCubin& variant) { return variant.cubin == nullptr; });
 }
 
-// An NVRTC that is too old for 32-byte loads has made all but those variants; the others stand in for them.
-void drop_missing_wide(Cubins& cubins) {
+// An NVRTC that is too old for 32-byte loads has made all but those variants; the others stand in for them. One of
+// several that is missing has been lost, which costs speed and no more.
+void drop_missing_wide(Context& context, const std::vector<CubinRequest>& requests, Cubins& cubins) {
+    const bool some_wide = std::ranges::any_of(cubins.variants, [](const VariantCubin& variant) {
+        return variant.cubin != nullptr && variant.plan.load_bytes == 32;
+    });
+    for (std::size_t i = 0; i < requests.size() && some_wide; ++i) {
+        if (cubins.variants[i].cubin != nullptr || !is_wide(requests[i])) continue;
+        add(context.process().counters.misses);
+        context.log().warn(fmt::format("\"{}\" for {} runs without its {} variant, which is missing (key {})",
+                                       requests[i].problem, requests[i].arch.name(), name(requests[i].plan.variant),
+                                       hex(requests[i].key)));
+    }
     std::erase_if(cubins.variants, [](const VariantCubin& variant) {
         return variant.cubin == nullptr && variant.plan.load_bytes == 32;
     });
@@ -90,11 +101,15 @@ Result<Cubins> find_for(Context& context, const Problem& problem, ComputeCapabil
         Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
         if (!requests) return std::move(requests).error();
         Cubins cubins = find_each(context, arch, *requests, std::nullopt);
+        const bool usable = std::ranges::all_of(
+            cubins.variants, [](const VariantCubin& v) { return v.cubin != nullptr || v.plan.load_bytes == 32; });
+        if (usable) {
+            drop_missing_wide(context, *requests, cubins);
+            if (complete(cubins)) return cubins;
+        }
         for (std::size_t i = 0; i < requests->size(); ++i) {
             if (cubins.variants[i].cubin == nullptr) missing.push_back(std::move((*requests)[i]));
         }
-        drop_missing_wide(cubins);
-        if (complete(cubins)) return cubins;
     }
     otherwise.message += fmt::format(" (compute capability {}.{})", capability.major, capability.minor);
     return missing_cubins(context, std::move(otherwise), missing);
@@ -112,24 +127,49 @@ Result<Cubins> find_without_nvrtc(Context& context, const Problem& problem, Comp
     return find_each(context, *arch, *requests, compiler_of(**nvrtc));
 }
 
-Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCapability capability,
-                             std::uint32_t threads_per_row) {
-    const auto cached_else = [&](Error error) {
-        return find_for(context, problem, capability, threads_per_row, std::move(error));
-    };
-    if (std::optional<Error> ban = context.compile_ban()) return cached_else(*std::move(ban));
-    Result<Cubins> warm = find_without_nvrtc(context, problem, capability, threads_per_row);
-    if (!warm || complete(*warm)) return warm;
+Result<Cubins> compile_cubins(Context& context, const Problem& problem, ComputeCapability capability,
+                              std::uint32_t threads_per_row, const Cubins& found, Cache::Layers layers) {
+    if (std::optional<Error> ban = context.compile_ban()) return *std::move(ban);
     const auto nvrtc = context.nvrtc();
-    if (!nvrtc) return cached_else(nvrtc.error());
+    if (!nvrtc) return nvrtc.error();
     const Nvrtc& compiler = **nvrtc;
     Result<Arch> arch = target_for(capability, compiler.version, compiler.archs);
     if (!arch) {
         Error error = std::move(arch).error();
         error.message += fmt::format(" (loaded from {})", compiler.path);
-        return cached_else(std::move(error));
+        return error;
     }
-    return compile_for(context, compiler, problem, *arch, threads_per_row, *warm);
+    return compile_for(context, compiler, problem, *arch, threads_per_row, found, layers);
+}
+
+Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCapability capability,
+                             std::uint32_t threads_per_row) {
+    Result<Cubins> found = Cubins{};
+    if (!context.compile_ban()) found = find_without_nvrtc(context, problem, capability, threads_per_row);
+    if (!found || complete(*found)) return found;
+    Result<Cubins> compiled =
+        compile_cubins(context, problem, capability, threads_per_row, *found, Cache::Layers::search);
+    if (compiled) return compiled;
+    switch (compiled.error().status) {
+        case NQ_ERR_NOT_PREPARED:
+        case NQ_ERR_NVRTC_MISSING:
+        case NQ_ERR_UNSUPPORTED_DEVICE:
+            // Nothing here can compile it; somebody else may have.
+            return find_for(context, problem, capability, threads_per_row, std::move(compiled).error());
+        default:
+            return compiled;
+    }
+}
+
+// Layers, and a read-only root, serve what any NVRTC has made: one newer than this driver, perhaps.
+bool refused(Context& context, const Error& error, const Cubins& cubins) {
+    const bool by_driver = error.status == NQ_ERR_DRIVER || error.status == NQ_ERR_DRIVER_TOO_OLD ||
+                           error.status == NQ_ERR_UNSUPPORTED_DEVICE;
+    const auto nvrtc = context.nvrtc_file();
+    if (!by_driver || context.compile_ban() || !nvrtc) return false;
+    const CompilerId own = compiler_of(**nvrtc);
+    return std::ranges::any_of(cubins.variants,
+                               [&](const VariantCubin& variant) { return variant.cubin->compiler != own; });
 }
 
 Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver> driver,
@@ -141,7 +181,20 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
         if (!device) return std::move(device).error();
         Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.threads_per_row);
         if (!cubins) return std::move(cubins).error();
-        auto kernel = Kernel::load(std::move(driver), problem, device_context, *device, cubins->arch, cubins->variants);
+        const auto load = [&] {
+            return Kernel::load(driver, problem, device_context, *device, cubins->arch, cubins->variants);
+        };
+        auto kernel = load();
+        if (!kernel && refused(context, kernel.error(), *cubins)) {
+            context.log().warn(fmt::format("a cubin found {} cannot be loaded, so it is compiled here: {}",
+                                           context.cache().places(), kernel.error().message));
+            Result<Cubins> own = compile_cubins(context, problem, device->capability, key.threads_per_row, Cubins{},
+                                                Cache::Layers::skip);
+            if (own) {
+                cubins = std::move(own);
+                kernel = load();
+            }
+        }
         if (!kernel) return std::move(kernel).error();
         return context.keep(key, std::move(*kernel));
     });

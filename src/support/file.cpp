@@ -38,7 +38,13 @@ const FileOps& system_files() {
         .link = ::link,
         .unlink = ::unlink,
         .rmdir = ::rmdir,
-        .opendir = ::opendir,
+        .opendir = [](const char* path) -> DIR* {
+            // Never through a symlink: what is listed may be deleted.
+            const int fd = ::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+            DIR* const directory = fd >= 0 ? ::fdopendir(fd) : nullptr;
+            if (fd >= 0 && directory == nullptr) ::close(fd);
+            return directory;
+        },
         .readdir = ::readdir,
         .closedir = [](DIR* directory) { return ::closedir(directory); },
     };
@@ -145,6 +151,13 @@ std::vector<std::string> names_in(const FileOps& files, const std::string& path)
     files.closedir(directory);
     std::ranges::sort(names);
     return names;
+}
+
+bool is_unique_name(std::string_view name) {
+    const std::size_t dash = name.find('-');
+    return dash != 0 && dash != name.npos && name.size() == dash + 1 + 16 &&
+           name.find_first_not_of("0123456789") == dash &&
+           name.find_first_not_of("0123456789abcdef", dash + 1) == name.npos;
 }
 
 std::string unique_name() {

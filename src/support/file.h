@@ -37,7 +37,7 @@ struct FileOps {
     int (*link)(const char* from, const char* to);
     int (*unlink)(const char* path);
     int (*rmdir)(const char* path);
-    DIR* (*opendir)(const char* path);
+    DIR* (*opendir)(const char* path);        // not through a symlink
     struct dirent* (*readdir)(DIR* directory);
     int (*closedir)(DIR* directory);
 };
@@ -104,5 +104,6 @@ std::vector<std::string> names_in(const FileOps& files, const std::string& path)
 
 // Unique among processes, containers that share process ids, and threads.
 std::string unique_name();
+bool is_unique_name(std::string_view name);
 
 }  // namespace nq

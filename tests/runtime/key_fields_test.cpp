@@ -2,17 +2,27 @@
 #include "fixture.h"
 #include "runtime/cubin.h"
 
+#include "support/skip.h"
+
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <clocale>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <initializer_list>
+#include <locale>
 #include <set>
+#include <stdexcept>
+#include <string_view>
 
 using namespace nq::test;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -111,9 +121,7 @@ TEST_CASE("each field of the problem, the plan and the target changes the key") 
     nq::NvrtcFile nvrtc;
     nvrtc.identity = "build-id:00";
     const auto compiler = nq::compiler_of(nvrtc);
-    nvrtc.environment = "NVRTC_APPEND_FLAGS=-G;";
-    CHECK(nq::compiler_of(nvrtc) != compiler);
-    nvrtc.environment.clear();
+    CHECK(nq::compiler_of(nvrtc, "NVRTC_APPEND_FLAGS=-G;") != compiler);
     nvrtc.path = "/elsewhere/libnvrtc.so.13";
     nvrtc.found_as = "/link";
     nvrtc.origin = "loader path";
@@ -122,27 +130,124 @@ TEST_CASE("each field of the problem, the plan and the target changes the key") 
     CHECK(nq::compiler_of(nvrtc) != compiler);
 }
 
-TEST_CASE("the key is the same in every place, for every user and in every language") {
-    const auto keys = [] { return key_of(base_problem(), "sm_90") + key_of(base_problem(), "sm_100f", 1); };
-    const std::string here = keys();
-    int reached = 0;
-    // In a child, with something of its surroundings changed.
-    const auto same_in = [&](const std::function<bool()>& change) {
+namespace {
+
+std::string some_keys() { return key_of(base_problem(), "sm_90") + key_of(base_problem(), "sm_100f", 1); }
+
+// This program again, elsewhere on the disk, with something of its surroundings changed: what it says the keys are.
+class Copy {
+public:
+    Copy() {
+        fs::permissions(directory_.path(), fs::perms::owner_all | fs::perms::others_read | fs::perms::others_exec);
+        fs::create_directories(directory_ / "other/prefix");
+        fs::copy_file("/proc/self/exe", program_);
+    }
+    struct Answer {
+        bool changed = false;  // the surroundings could be
+        std::string keys;
+    };
+    Answer keys_in(const std::function<bool()>& change) const {
+        int ends[2];
+        REQUIRE(::pipe(ends) == 0);
         const pid_t child = ::fork();
-        if (child == 0) ::_exit(!change() ? 2 : keys() == here ? 0 : 1);
+        if (child == 0) {
+            if (::dup2(ends[1], STDOUT_FILENO) != STDOUT_FILENO) ::_exit(3);
+            ::close(ends[0]);
+            ::close(ends[1]);
+            if (!change()) ::_exit(kNotChanged);
+            ::execl(program_.c_str(), program_.c_str(), "[keys]", static_cast<char*>(nullptr));
+            ::_exit(3);
+        }
+        ::close(ends[1]);
+        std::string said;
+        char buffer[4096];
+        for (ssize_t n; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<std::size_t>(n));
+        ::close(ends[0]);
         int status = 0;
         REQUIRE(::waitpid(child, &status, 0) == child);
         REQUIRE(WIFEXITED(status));
-        reached += WEXITSTATUS(status) == 0;
-        return WEXITSTATUS(status) != 1;
+        if (WEXITSTATUS(status) == kNotChanged) return {};
+        INFO(said);
+        REQUIRE(WEXITSTATUS(status) == 0);
+        const std::size_t begin = said.find(kMark);
+        REQUIRE(begin != said.npos);
+        return {true, said.substr(begin + kMark.size(), some_keys().size())};
+    }
+    const std::string& prefix() const { return directory_.path(); }
+    static constexpr std::string_view kMark = "keys: ";
+
+private:
+    static constexpr int kNotChanged = 42;
+    const TempDirectory directory_;
+    const std::string program_ = directory_ / "other/prefix/program";
+};
+
+bool set_all(std::initializer_list<std::pair<const char*, const char*>> variables) {
+    return std::ranges::all_of(variables, [](const auto& each) { return ::setenv(each.first, each.second, 1) == 0; });
+}
+
+}  // namespace
+
+TEST_CASE("print the keys, for the tests below", "[.][keys]") {
+    // What streams and printf make of numbers, by the locale that the environment names.
+    std::setlocale(LC_ALL, "");
+    try {
+        std::locale::global(std::locale(""));
+    } catch (const std::runtime_error&) {  // it names none
+    }
+    const std::string line = std::string(Copy::kMark) + some_keys();
+    if (const char* wanted = std::getenv("NQ_TEST_DECIMAL_POINT"); wanted != nullptr)
+        REQUIRE(std::string(std::localeconv()->decimal_point) == wanted);
+    std::puts(line.c_str());
+    std::fflush(stdout);
+}
+
+TEST_CASE("the key is the same in every place and every surroundings") {
+    const Copy copy;
+    const std::string here = some_keys();
+    const auto is_same = [&](const std::function<bool()>& change) {
+        const Copy::Answer answer = copy.keys_in(change);
+        return answer.changed && answer.keys == here;
     };
-    const TempDirectory directory;
-    CHECK(same_in([&] { return ::chdir(directory.path().c_str()) == 0; }));
-    CHECK(same_in([] { return ::umask(0) != 0777; }));
-    CHECK(same_in([] { return ::setenv("TMPDIR", "/nowhere", 1) == 0 && ::setenv("HOME", "/nowhere", 1) == 0; }));
-    CHECK(same_in([] { return ::setenv("CUDA_HOME", "/nowhere", 1) == 0 && ::setenv("TZ", "Asia/Kolkata", 1) == 0; }));
-    CHECK(reached == 4);
-    for (const char* locale : {"C", "C.UTF-8", "de_DE.UTF-8", "tr_TR.UTF-8"})  // those that exist here
-        CHECK(same_in([&] { return ::setlocale(LC_ALL, locale) != nullptr; }));
-    CHECK(same_in([] { return ::setgid(4242) == 0 && ::setuid(4242) == 0; }));  // root only
+    CHECK(is_same([] { return true; }));  // the other prefix alone
+    CHECK(is_same([&] { return ::chdir(copy.prefix().c_str()) == 0; }));
+    CHECK(is_same([] { return ::chdir("/") == 0; }));
+    for (const mode_t mask : {mode_t{0}, mode_t{0777}}) CHECK(is_same([mask] { return ::umask(mask), true; }));
+    CHECK(is_same([&] { return set_all({{"TMPDIR", "/nowhere"}, {"HOME", "/nowhere"}, {"PWD", "/elsewhere"}}); }));
+    CHECK(is_same([&] { return set_all({{"TMPDIR", copy.prefix().c_str()}}); }));
+    CHECK(is_same([] { return set_all({{"CUDA_HOME", "/nowhere"}, {"TZ", "Asia/Kolkata"}, {"LANG", "tr_TR.UTF-8"}}); }));
+    CHECK(is_same([] { return ::clearenv() == 0; }));
+
+    // Nothing of a place is in what goes into it.
+    const nq::CubinRequest request = request_for(base_problem(), "sm_90");
+    for (const auto& [label, value] : request.fields.fields) {
+        INFO(label << ": " << value);
+        for (const std::string place : {NORMQUANT_SOURCE_ROOT, NORMQUANT_BINARY_ROOT}) CHECK_FALSE(contains(value, place));
+    }
+    CHECK_FALSE(contains(request.source, NORMQUANT_SOURCE_ROOT));
+    CHECK_FALSE(contains(request.source, NORMQUANT_BINARY_ROOT));
+}
+
+TEST_CASE("the key is the same for every user", "[privileged]") {
+    const Copy copy;
+    const Copy::Answer answer = copy.keys_in([] { return ::setgid(4242) == 0 && ::setuid(4242) == 0; });
+    if (!answer.changed) return skip("no right to become another user");
+    CHECK(answer.keys == some_keys());
+}
+
+TEST_CASE("the key is the same where numbers are written as 1.234,5", "[privileged]") {
+    // A locale of our own, as those of the system may lack any such.
+    const TempDirectory locales;
+    std::ofstream(locales / "source") << "comment_char %\nescape_char /\nLC_NUMERIC\ndecimal_point \"<U002C>\"\n"
+                                         "thousands_sep \"<U002E>\"\ngrouping 3;3\nEND LC_NUMERIC\n";
+    const std::string define =
+        "localedef -c -i " + (locales / "source") + " -f UTF-8 " + (locales / "comma") + " >/dev/null 2>&1";
+    (void)!std::system(define.c_str());  // it warns of what the locale lacks
+    if (!fs::exists(locales / "comma/LC_NUMERIC")) return skip("localedef cannot make a locale here");
+    const Copy copy;
+    const Copy::Answer answer = copy.keys_in([&] {
+        return set_all({{"LOCPATH", locales.path().c_str()}, {"LC_ALL", "comma"}, {"NQ_TEST_DECIMAL_POINT", ","}});
+    });
+    REQUIRE(answer.changed);
+    CHECK(answer.keys == some_keys());
 }

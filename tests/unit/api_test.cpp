@@ -322,8 +322,8 @@ TEST_CASE("a field of the options beats the environment, which beats the default
     CHECK_FALSE(config->cache.store.read_only);
     CHECK_FALSE(config->cache.store.shared);
     CHECK(config->cache.lock_timeout == std::chrono::seconds(30));
-    CHECK(config->compile_threads >= 1);
-    CHECK(config->compile_threads <= 4);
+    CHECK(config->cache.compile_threads >= 1);
+    CHECK(config->cache.compile_threads <= 4);
     CHECK(config->nvrtc.cuda_homes == environment.cuda_homes);
     CHECK(config->nvrtc.python_environments == environment.python_environments);
 
@@ -368,7 +368,7 @@ TEST_CASE("a field of the options beats the environment, which beats the default
     CHECK(config->cache.store.size_limit == 5000);
     CHECK(config->cache.store.shared);
     CHECK(config->cache.store.read_only);  // a wish of either
-    CHECK(config->compile_threads == 7);
+    CHECK(config->cache.compile_threads == 7);
     CHECK(config->cache.lock_timeout == std::chrono::milliseconds(250));
     options.bundles = "";
     options.cache_size = UINT64_MAX;

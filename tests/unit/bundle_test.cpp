@@ -1,7 +1,9 @@
 #include "cache/bundle.h"
 
-#include <sys/resource.h>
-#include <sys/wait.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -202,10 +204,9 @@ TEST_CASE("sizes that lie, with a right checksum, cost no memory") {
     REQUIRE(write(directory / "good", entries));
     const std::string good = content(directory / "good");
     const std::string path = directory / "bad";
-    const std::uint64_t lies[] = {0, 1, 15, 16, 1u << 20, (1u << 20) + 1, UINT32_MAX, 1ull << 32, 1ull << 62,
-                                  UINT64_MAX - 15, UINT64_MAX};
-    rusage before{}, after{};
-    getrusage(RUSAGE_SELF, &before);
+    std::vector<std::uint64_t> lies = {0, 1, 15, 16, (1u << 20) + 1, UINT32_MAX, UINT64_MAX - 15, UINT64_MAX};
+    for (int shift = 20; shift < 64; ++shift) lies.push_back(std::uint64_t{1} << shift);
+    const auto lost = [&] { return sound_entries(path, entries) < entries.size(); };
     // total_bytes, count, index_offset; then offset and bytes of the first entry.
     for (const std::size_t at : {std::size_t(16), std::size_t(24), std::size_t(32), nq::kBundleHeaderBytes + 48,
                                  nq::kBundleHeaderBytes + 56}) {
@@ -218,15 +219,81 @@ TEST_CASE("sizes that lie, with a right checksum, cost no memory") {
             std::memcpy(bytes.data() + 40, checksum.data(), checksum.size());
             write_file(path, bytes);
             INFO("offset " << at << ", value " << lie);
-            CHECK(sound_entries(path, entries) < entries.size());
+            CHECK(lost());
+            CHECK(within_memory(4 << 20, lost));
         }
     }
     // A file that really is that long, as far as stat can tell.
     write_file(path, good);
     fs::resize_file(path, 1ull << 40);
-    CHECK(sound_entries(path, entries) == 0);
-    getrusage(RUSAGE_SELF, &after);
-    CHECK(after.ru_maxrss - before.ru_maxrss < 80 << 10);  // KiB: the cap of an entry is 64 MiB
+    CHECK(within_memory(4 << 20, lost));
+    // And one whose header says so: no more than the largest index, 64 MiB.
+    std::string bytes = good;
+    for (const auto& [at, value] : {std::pair(16, std::uint64_t{1} << 40), std::pair(24, nq::kMaxBundleEntries)})
+        std::memcpy(bytes.data() + at, &value, sizeof value);
+    write_file(path, bytes);
+    fs::resize_file(path, 1ull << 40);
+    CHECK(within_memory(256 << 20, lost));
+}
+
+TEST_CASE("opening and reading: each system call fails with each error, once and for good") {
+    const TempDirectory directory;
+    const std::string path = directory / "a";
+    const std::vector<Entry> entries = samples(6);
+    REQUIRE(write(path, entries));
+    // Opens and reads all; false if it could not be opened.
+    std::size_t read = 0, refused = 0;
+    const auto use = [&] {
+        read = refused = 0;
+        const auto bundle = Bundle::open(scripted_files(), path, false);
+        if (!bundle) {
+            CHECK(bundle.error().status == NQ_ERR_CACHE_IO);
+            CHECK(bundle.error().message.find(path) != std::string::npos);
+            CHECK(bundle.error().message.find(std::strerror(script.error)) != std::string::npos);
+            return false;
+        }
+        for (const BundleItem& item : bundle->items()) {
+            if (const auto entry = bundle->read(item)) {
+                CHECK(std::ranges::any_of(entries, [&](const Entry& original) { return same(original, *entry); }));
+                ++read;
+            } else {
+                CHECK(entry.error().message.find(std::strerror(script.error)) != std::string::npos);
+                ++refused;
+            }
+        }
+        return true;
+    };
+    script = {};
+    REQUIRE(use());
+    const auto calls = std::exchange(script, {}).calls;
+    REQUIRE(std::ranges::count(calls, "pread") == 6);
+    for (std::size_t at = 0; at < calls.size(); ++at) {
+        for (const int error : {EIO, EACCES, EMFILE, ESTALE, ENOMEM, EINTR}) {
+            for (const bool for_good : {false, true}) {
+                if (error == EINTR && for_good) continue;  // it would be retried for good, too
+                INFO("call " << at << " (" << calls[at] << "): " << std::strerror(error) << ", again " << for_good);
+                script = {};
+                script.fail_from = at;
+                script.error = error;
+                script.same_call_again = for_good;
+                const bool retried = error == EINTR && calls[at] != "fstat";
+                const bool of_entry = calls[at] == "pread";
+                CHECK(use() == (of_entry || retried || calls[at] == "close"));
+                if (of_entry && !retried) {
+                    const std::size_t first = static_cast<std::size_t>(std::ranges::find(calls, "pread") - calls.begin());
+                    CHECK(refused == (for_good ? 6 - (at - first) : 1));
+                    CHECK(read == 6 - refused);
+                }
+                script = {};
+                CHECK(sound_entries(path, entries) == 6);
+            }
+        }
+    }
+    script = {};
+    script.most_bytes = 7;
+    CHECK(use());
+    CHECK(read == 6);
+    script = {};
 }
 
 TEST_CASE("a bundle that is cut short or overwritten while it is open is a miss, and no more") {
@@ -270,6 +337,17 @@ TEST_CASE("something else in the place of a bundle, or of an owner that is not t
         fs::create_symlink(directory / "good", path);
         CHECK(status() == NQ_ERR_INVALID_ARGUMENT);
     }
+    SECTION("socket") {
+        const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        REQUIRE(fd >= 0);
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        REQUIRE(path.size() < sizeof address.sun_path);
+        std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+        REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+        CHECK(status() == NQ_ERR_INVALID_ARGUMENT);
+        close(fd);
+    }
     SECTION("mode") {
         fs::copy_file(directory / "good", path);
         CHECK(status() == NQ_OK);
@@ -279,7 +357,37 @@ TEST_CASE("something else in the place of a bundle, or of an owner that is not t
     }
     SECTION("owner") {
         fs::copy_file(directory / "good", path);
-        if (geteuid() != 0 || chown(path.c_str(), 4242, 4242) != 0) return;
+        script = {};
+        script.owner = geteuid() + 4242;
+        const auto as_of_another = [&](bool shared) {
+            const auto bundle = Bundle::open(scripted_files(), path, shared);
+            return bundle ? NQ_OK : bundle.error().status;
+        };
+        CHECK(as_of_another(false) == NQ_ERR_CACHE_UNTRUSTED);
+        CHECK(as_of_another(true) == NQ_OK);
+        script = {};
+    }
+}
+
+TEST_CASE("a device, or another user's file, in the place of a bundle", "[privileged]") {
+    const TempDirectory directory;
+    const std::string path = directory / "bundle";
+    const auto status = [&](bool shared = false) {
+        const auto bundle = Bundle::open(system_files(), path, shared);
+        return bundle ? NQ_OK : bundle.error().status;
+    };
+    SECTION("device") {
+        if (mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 5)) != 0)  // zeros without end
+            return skip(std::string("mknod: ") + std::strerror(errno));
+        if (const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0)
+            close(fd);
+        else
+            return skip(std::string("a device cannot be opened in ") + directory.path() + ": " + std::strerror(errno));
+        CHECK(status() == NQ_ERR_INVALID_ARGUMENT);
+    }
+    SECTION("another user's") {
+        REQUIRE(write(path, samples(2)));
+        if (chown(path.c_str(), 4242, 4242) != 0) return skip(std::string("chown: ") + std::strerror(errno));
         CHECK(status() == NQ_ERR_CACHE_UNTRUSTED);
         CHECK(status(true) == NQ_OK);
     }

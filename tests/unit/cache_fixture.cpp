@@ -1,6 +1,8 @@
 #include "unit/cache_fixture.h"
 
 #include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,7 +34,11 @@ bool fails(const char* name) {
 }
 
 int with_owner(int result, struct stat* out) {
-    if (result == 0 && script.owner != static_cast<uid_t>(-1)) out->st_uid = script.owner;
+    if (result != 0 || script.owner == static_cast<uid_t>(-1)) return result;
+    struct stat only {};
+    if (!script.owner_of.empty() && (lstat(script.owner_of.c_str(), &only) != 0 || only.st_ino != out->st_ino))
+        return result;
+    out->st_uid = script.owner;
     return result;
 }
 
@@ -141,19 +147,39 @@ const FileOps& scripted_files() {
         .unlink = [](const char* path) { return fails("unlink") ? -1 : system_files().unlink(path); },
         .rmdir = [](const char* path) { return fails("rmdir") ? -1 : system_files().rmdir(path); },
         .opendir = [](const char* path) -> DIR* { return fails("opendir") ? nullptr : system_files().opendir(path); },
-        .readdir = [](DIR* directory) { return system_files().readdir(directory); },
-        .closedir = [](DIR* directory) { return system_files().closedir(directory); },
+        .readdir = [](DIR* directory) { return fails("readdir") ? nullptr : system_files().readdir(directory); },
+        .closedir =
+            [](DIR* directory) {
+                const bool failed = fails("closedir");
+                const int error = errno;
+                const int result = system_files().closedir(directory);
+                errno = failed ? error : errno;
+                return failed ? -1 : result;
+            },
     };
     return files;
 }
 
 Child::Child(const std::function<bool()>& function) : pid_(fork()) {
     REQUIRE(pid_ >= 0);
-    if (pid_ == 0) _exit(function() ? 0 : 1);
+    if (pid_ != 0) return;
+    bool good = false;
+    try {
+        good = function();
+    } catch (...) {  // a failed REQUIRE, or no memory: not for the rest of the test program to go on with
+    }
+    _exit(good ? 0 : 1);
+}
+
+Child::~Child() {
+    if (!running_) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
 }
 
 int Child::wait() {
     int status = 0;
+    running_ = false;
     REQUIRE(waitpid(pid_, &status, 0) == pid_);
     return status;
 }
@@ -161,6 +187,81 @@ int Child::wait() {
 void Child::kill_now() {
     REQUIRE(kill(pid_, SIGKILL) == 0);
     wait();
+}
+
+Orphan::~Orphan() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);  // if it is our own child
+}
+
+Pipe::Pipe() { REQUIRE(pipe2(ends_, O_CLOEXEC) == 0); }
+
+Pipe::~Pipe() {
+    close_writer();
+    close(ends_[0]);
+}
+
+void Pipe::close_writer() {
+    if (ends_[1] >= 0) close(std::exchange(ends_[1], -1));
+}
+
+bool Pipe::write_to(const void* bytes, std::size_t size) {
+    return write(ends_[1], bytes, size) == static_cast<ssize_t>(size);
+}
+
+std::size_t Pipe::read_from(void* bytes, std::size_t size) {
+    close_writer();
+    std::size_t done = 0;
+    while (done < size) {
+        const ssize_t n = read(ends_[0], static_cast<char*>(bytes) + done, size - done);
+        if (n <= 0) break;
+        done += static_cast<std::size_t>(n);
+    }
+    return done;
+}
+
+void Pipe::wait_for_end() {
+    char byte = 0;
+    REQUIRE(read_from(&byte, 1) == 0);
+}
+
+bool within_memory(std::size_t bytes, const std::function<bool()>& function) {
+    Child child([&] {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        std::ifstream statm("/proc/self/statm");
+        std::size_t pages = 0;
+        if (!(statm >> pages)) return false;
+        const rlim_t limit = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + bytes;
+        const rlimit both{limit, limit};
+        if (setrlimit(RLIMIT_AS, &both) != 0) return false;
+#else
+        (void)bytes;
+#endif
+        return function();
+    });
+    return child.succeeded();
+}
+
+Mount Mount::tmpfs(const std::string& at, const std::string& options) {
+    fs::create_directories(at);
+    const bool mounted = mount("tmpfs", at.c_str(), "tmpfs", MS_NODEV | MS_NOSUID, options.c_str()) == 0;
+    return Mount(mounted ? at : "");
+}
+
+Mount Mount::read_only(const std::string& what, const std::string& at) {
+    fs::create_directories(at);
+    if (mount(what.c_str(), at.c_str(), nullptr, MS_BIND, nullptr) != 0) return Mount("");
+    Mount bound(at);
+    REQUIRE(mount(nullptr, at.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) == 0);
+    return bound;
+}
+
+bool Mount::end() { return umount(std::exchange(at_, {}).c_str()) == 0; }
+
+Mount::~Mount() {
+    // Lazily: a test that failed half-way must not leave a mount for the removal of its directory to run into.
+    if (ok()) umount2(at_.c_str(), MNT_DETACH);
 }
 
 }  // namespace nq::test

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/catch.h"
+#include "unit/cache_fixture.h"
 #include "unit/entry_samples.h"
 
 namespace {
@@ -116,21 +117,35 @@ TEST_CASE("every truncation and every extension is found") {
     CHECK_FALSE(decode_entry(nullptr, 0).ok());
 }
 
+namespace {
+
+constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t kSizesAndOffsets[] = {kTotal, kMetadataOffset, kMetadataLength, kCubinOffset, kCubinLength};
+
+std::vector<std::uint64_t> lies_about(const Bytes& good, std::size_t field) {
+    const auto right = get<std::uint64_t>(good, field);
+    std::vector<std::uint64_t> lies = {0, 1, 15, 16, 96, 103, good.size() - 1, good.size(), good.size() + 1};
+    for (int shift = 8; shift < 64; ++shift) lies.push_back(std::uint64_t{1} << shift);
+    for (std::uint64_t k = 0; k <= 256; ++k) lies.push_back(kMax - k);
+    for (const std::uint64_t k : {1, 8, 16}) lies.insert(lies.end(), {right + k, right - k});
+    std::erase(lies, right);
+    return lies;
+}
+
+Bytes with_lie(const Bytes& good, std::size_t field, std::uint64_t lie) {
+    Bytes bytes = good;
+    put(bytes, field, lie);
+    seal(bytes);
+    return bytes;
+}
+
+}  // namespace
+
 TEST_CASE("sizes and offsets that lie are found, under a right checksum too") {
     const Bytes good = encode_entry(sample_entry());
-    constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
-    for (const std::size_t field : {kTotal, kMetadataOffset, kMetadataLength, kCubinOffset, kCubinLength}) {
-        const auto right = get<std::uint64_t>(good, field);
-        std::vector<std::uint64_t> lies = {0, 1, 15, 16, 96, 103, good.size() - 1, good.size(), good.size() + 1};
-        for (int shift = 8; shift < 64; ++shift) lies.push_back(std::uint64_t{1} << shift);
-        for (std::uint64_t k = 0; k <= 256; ++k) lies.push_back(kMax - k);
-        for (const std::uint64_t k : {1, 8, 16}) lies.insert(lies.end(), {right + k, right - k});
-        for (const std::uint64_t lie : lies) {
-            if (lie == right) continue;
-            Bytes bytes = good;
-            put(bytes, field, lie);
-            seal(bytes);
-            const Result<Entry> result = decode(bytes);
+    for (const std::size_t field : kSizesAndOffsets) {
+        for (const std::uint64_t lie : lies_about(good, field)) {
+            const Result<Entry> result = decode(with_lie(good, field, lie));
             INFO("field at " << field << " = " << lie << ": " << fault(result));
             // Metadata has no inner structure: a shorter piece of it is well-formed.
             if (result.ok()) {
@@ -145,6 +160,20 @@ TEST_CASE("sizes and offsets that lie are found, under a right checksum too") {
     put<std::uint64_t>(wrapping, kCubinLength, 16 + good.size());
     seal(wrapping);
     CHECK_FALSE(decode(wrapping).ok());
+}
+
+TEST_CASE("sizes that lie cost no memory") {
+    const Bytes good = encode_entry(sample_entry());
+    CHECK(nq::test::within_memory(4 << 20, [&] {
+        for (const std::size_t field : kSizesAndOffsets)
+            for (const std::uint64_t lie : lies_about(good, field)) (void)decode(with_lie(good, field, lie));
+        return decode(good).ok();
+    }));
+    // The bound itself: what takes more does not pass.
+    CHECK(nq::test::within_memory(4 << 20, [] { return Bytes(1 << 20).size() == 1 << 20; }));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    CHECK_FALSE(nq::test::within_memory(4 << 20, [] { return Bytes(8 << 20).size() == 8 << 20; }));
+#endif
 }
 
 TEST_CASE("what is wrong is named") {

@@ -1,13 +1,13 @@
 #include "cache/eviction.h"
 
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <thread>
+#include <functional>
+#include <initializer_list>
 
 #include "cache/layout.h"
 #include "cache/statistics.h"
@@ -179,27 +179,58 @@ TEST_CASE("files left by processes that died are reaped, those in use are not") 
     const std::string v1 = directory / "cache/v1";
     TestStore cache(directory / "cache");
     REQUIRE(cache.publish(entry_number(0)));
-    for (const char* name : {"tmp/old", "tmp/new", "locks/old", "locks/new", "bad/old", "bad/new"})
-        write_file(v1 + "/" + name, "x");
-    set_age(v1 + "/tmp/old", 4000);
-    set_age(v1 + "/locks/old", 4000);
-    set_age(v1 + "/bad/old", 8 * 24 * 3600);
-    set_age(v1 + "/bad/new", 4000);
+    const std::string old_temp = v1 + "/tmp/1-0123456789abcdef.nqc", old_lock = v1 + "/locks/sm_90-old",
+                      old_bad = v1 + "/bad/sm_90-old.nqc";
+    for (const std::string& path : {old_temp, v1 + "/tmp/2-0123456789abcdef", old_lock, v1 + "/locks/sm_90-new",
+                                    old_bad, v1 + "/bad/sm_90-new.nqc"})
+        write_file(path, "x");
+    set_age(old_temp, 4000);
+    set_age(old_lock, 4000);
+    set_age(old_bad, 8 * 24 * 3600);
+    set_age(v1 + "/bad/sm_90-new.nqc", 4000);
     const Entry busy = entry_number(1);
     const nq::FileLock held = cache.store.try_lock(kArch, busy.key, busy.compiler);
     REQUIRE(held.status() == nq::FileLock::Status::held);
     for (const std::string& name : files_below(v1 + "/locks"))
-        if (name != "old" && name != "new") set_age(v1 + "/locks/" + name, 4000);
+        if (name != "sm_90-old" && name != "sm_90-new") set_age(v1 + "/locks/" + name, 4000);
     const EvictionReport report = cache.store.evict({});
     CHECK(report.entries == 0);
     CHECK(report.temp_files == 1);
     CHECK(report.bad_files == 1);
     CHECK(report.locks == 1);
-    CHECK_FALSE(fs::exists(v1 + "/tmp/old"));
-    CHECK_FALSE(fs::exists(v1 + "/locks/old"));
+    for (const std::string& path : {old_temp, old_lock, old_bad}) CHECK_FALSE(fs::exists(path));
     CHECK(files_below(v1 + "/locks").size() == 2);
     CHECK(cache.store.try_lock(kArch, busy.key, busy.compiler).status() == nq::FileLock::Status::busy);
     CHECK(cache.load(entry_number(0)));
+}
+
+TEST_CASE("files of others are never reaped, in the cache's own directories or through a symlink there") {
+    const TempDirectory directory;
+    const std::string v1 = directory / "cache/v1";
+    TestStore cache(directory / "cache");
+    REQUIRE(cache.publish(entry_number(0)));
+    const std::string elsewhere = directory / "elsewhere";
+    std::vector<std::string> foreign = {v1 + "/tmp/thesis", v1 + "/tmp/1-short", v1 + "/tmp/x-0123456789abcdef",
+                                        v1 + "/locks/apt", elsewhere + "/sm_90-old.nqc"};
+    fs::create_directories(elsewhere);
+    for (const std::string& path : foreign) {
+        write_file(path, "x");
+        set_age(path, 100 * 24 * 3600);
+    }
+    // Below an entry's directory, too.
+    const std::string other_cache = directory / "other";
+    TestStore other(other_cache);
+    REQUIRE(other.publish(entry_number(1)));
+    foreign.push_back(other.path_of(entry_number(1)));
+    set_age(foreign.back(), 100 * 24 * 3600);
+    fs::create_directory_symlink(elsewhere, v1 + "/bad");
+    fs::create_directory_symlink(other_cache + "/v1/sm_90", v1 + "/sm_80");
+    const EvictionReport report = cache.store.evict({0, 1000});
+    CHECK(report.temp_files + report.bad_files + report.locks == 0);
+    CHECK(report.entries == 0);
+    cache.store.clear();
+    for (const std::string& path : foreign) CHECK(fs::exists(path));
+    CHECK_FALSE(cache.load(entry_number(0)));
 }
 
 TEST_CASE("one eviction at a time") {
@@ -219,48 +250,116 @@ TEST_CASE("clear removes what the cache made and nothing else") {
     cache.store.add_statistics(CounterTotals{.compiles = 3});
     write_file(directory / "cache/mine", "x");
     write_file(directory / "cache/v1/sm_90/00/mine", "x");
-    write_file(directory / "cache/v1/bad/old", "x");
-    write_file(directory / "cache/v1/tmp/old", "x");
+    write_file(directory / "cache/v1/bad/sm_90-old.nqc", "x");
+    const std::string written = "cache/v1/tmp/1-0123456789abcdef.nqc", left = "cache/v1/tmp/2-0123456789abcdef.nqc";
+    write_file(directory / written, "x");
+    write_file(directory / left, "x");
+    set_age(directory / left, 4000);
     const EvictionReport report = cache.store.clear();
     CHECK(report.entries == 20);
     CHECK(report.left_entries == 0);
     CHECK(files_below(directory / "cache") ==
-          std::vector<std::string>{"mine", "v1/CACHEDIR.TAG", "v1/sm_90/00/mine"});
+          std::vector<std::string>{"mine", "v1/CACHEDIR.TAG", "v1/sm_90/00/mine", "v1/tmp/1-0123456789abcdef.nqc"});
     CHECK(cache.store.statistics().compiles == 0);
     CHECK(cache.publish(entry_number(0)));
     CHECK(cache.load(entry_number(0)));
     CHECK(cache.messages.warnings.empty());
 }
 
-TEST_CASE("each system call of an eviction fails with each error: no entry is lost that should stay") {
+namespace {
+
+// What maintenance may do to a cache under failing calls. `act` gets a store whose system calls follow the script.
+void under_each_fault(const std::function<void(TestStore&)>& prepare, const std::function<void(nq::Store&)>& act,
+                      std::initializer_list<const char*> reaches, const std::function<void(TestStore&)>& check) {
     const TempDirectory directory;
-    TestStore writer(directory / "cache");
-    const auto fill = [&] {
-        for (int i = 0; i < 4; ++i) {
-            REQUIRE(writer.publish(entry_number(i)));
-            set_age(writer.path_of(entry_number(i)), 1000 * (i + 1));
+    const std::string root = directory / "cache";
+    const auto run = [&](const Script& plan) {
+        fs::remove_all(root);
+        {
+            TestStore writer(root);
+            prepare(writer);
         }
-        write_file(directory / "cache/v1/tmp/old", "x");
-        set_age(directory / "cache/v1/tmp/old", 4000);
+        script = plan;
+        TestStore cache(root, {}, scripted_files());
+        act(cache.store);
+        CHECK(cache.messages.warnings.size() <= 1);
+        return std::exchange(script, {});
     };
-    fill();
-    script = {};
-    nq::evict(scripted_files(), directory / "cache/v1", 0600, {0, 2500}, std::time(nullptr));
-    const auto calls = std::exchange(script, {}).calls;
-    for (const char* name : {"opendir", "lstat", "unlink", "lock"}) REQUIRE(std::ranges::count(calls, name) > 0);
+    const auto calls = run({}).calls;
+    for (const char* name : reaches) {
+        INFO(name);
+        REQUIRE(std::ranges::count(calls, name) > 0);
+    }
     for (std::size_t at = 0; at < calls.size(); ++at) {
-        for (const int error : {EIO, EACCES, EROFS, ENOENT, EBUSY, EMFILE, ENOLCK, ESTALE, EINTR}) {
-            fill();
-            script = {};
-            script.fail_from = at;
-            script.error = error;
-            nq::evict(scripted_files(), directory / "cache/v1", 0600, {0, 2500}, std::time(nullptr));
-            script = {};
-            INFO("call " << at << " (" << calls[at] << "): " << std::strerror(error));
-            for (int i = 0; i < 2; ++i) CHECK(writer.load(entry_number(i)));
+        for (const int error : {EIO, ENOSPC, EACCES, EROFS, ENOENT, EBUSY, ENOTEMPTY, EMFILE, ENOLCK, ESTALE, EINTR}) {
+            for (const bool for_good : {false, true}) {
+                if (error == EINTR && for_good) continue;  // it would be retried for good, too
+                INFO("call " << at << " (" << calls[at] << "): " << std::strerror(error) << ", again " << for_good);
+                Script plan;
+                plan.fail_from = at;
+                plan.error = error;
+                plan.same_call_again = for_good;
+                run(plan);
+                TestStore after(root);
+                for (const auto& item : list(after.store)) CHECK(item.entry.ok());
+                check(after);
+                // And it works again from here.
+                CHECK(after.publish(entry_number(7)));
+                CHECK(after.load(entry_number(7)));
+                CHECK(after.messages.warnings.empty());
+            }
         }
     }
-    CHECK(writer.messages.warnings.empty());
+}
+
+void fill(TestStore& cache) {
+    for (int i = 0; i < 4; ++i) {
+        REQUIRE(cache.publish(entry_number(i)));
+        set_age(cache.path_of(entry_number(i)), 1000 * (i + 1));
+    }
+    const std::string left = cache.store.root() + "/v1/tmp/1-00000000000000aa.nqc";
+    write_file(left, "x");
+    set_age(left, 4000);
+}
+
+}  // namespace
+
+TEST_CASE("each system call of an eviction fails, once and for good: no entry is lost that should stay") {
+    under_each_fault(
+        fill, [](nq::Store& store) { store.evict({0, 2500}); },
+        {"opendir", "readdir", "closedir", "lstat", "unlink", "lock"},
+        [](TestStore& after) {
+            for (int i = 0; i < 2; ++i) CHECK(after.load(entry_number(i)));
+        });
+}
+
+TEST_CASE("each system call of a clear fails, once and for good: what is left is whole, and goes the next time") {
+    under_each_fault(
+        fill, [](nq::Store& store) { store.clear(); }, {"opendir", "readdir", "closedir", "lstat", "unlink", "rmdir"},
+        [](TestStore& after) {
+            CHECK(after.store.clear().left_entries == 0);
+            CHECK(list(after.store).empty());
+        });
+}
+
+TEST_CASE("each system call of the statistics fails, once and for good: the old sums or the new ones") {
+    under_each_fault(
+        [](TestStore& cache) {
+            REQUIRE(cache.publish(entry_number(0)));
+            cache.store.add_statistics(CounterTotals{.disk_hits = 1, .compiles = 100});
+        },
+        [](nq::Store& store) { store.add_statistics(CounterTotals{.disk_hits = 2, .compiles = 20}); },
+        {"open", "lock", "fstat", "read", "write", "close", "rename", "unlink"},
+        [](TestStore& after) {
+            const CounterTotals sums = after.store.statistics();
+            INFO(sums.disk_hits << " hits, " << sums.compiles << " compiles");
+            // Sums that cannot be read begin anew.
+            CHECK(((sums.disk_hits == 1 && sums.compiles == 100) || (sums.disk_hits == 3 && sums.compiles == 120) ||
+                   (sums.disk_hits == 2 && sums.compiles == 20)));
+            CHECK(after.load(entry_number(0)));
+            after.store.add_statistics(CounterTotals{.disk_hits = 4});
+            CHECK(after.store.statistics().disk_hits == sums.disk_hits + 4);
+        });
 }
 
 // ---- Statistics ---------------------------------------------------------------------------------------------------
@@ -308,42 +407,105 @@ TEST_CASE("statistics that make no sense are zeros") {
     CHECK(cache.store.statistics().compiles == 0);
 }
 
-// ---- A disk that is full ------------------------------------------------------------------------------------------
+// ---- Real file systems --------------------------------------------------------------------------------------------
 
-TEST_CASE("a real small file system that fills up") {
+namespace {
+
+// Publishes more than the disk takes, then within a limit that it can hold: that many different entries.
+void fill_up(const std::string& disk, const nq::EvictionLimits& room, int entries) {
+    TestStore cache(disk + "/cache", {}, nq::system_files());
+    int stored = 0, refused = 0;
+    for (int i = 0; i < 100; ++i) {
+        const Entry entry = entry_number(i);
+        if (cache.publish(entry)) {
+            ++stored;
+            CHECK(cache.load(entry));
+        } else {
+            ++refused;
+            CHECK_FALSE(cache.load(entry));
+        }
+    }
+    CHECK(stored > 5);
+    CHECK(refused > 5);
+    CHECK(cache.warned_of(std::strerror(ENOSPC)));
+    CHECK(cache.counters.failed_stores == static_cast<std::uint64_t>(refused));
+    CHECK(files_below(disk + "/cache/v1/tmp").empty());
+    CHECK(list(cache.store).size() == static_cast<std::size_t>(stored));
+    for (const auto& item : list(cache.store)) CHECK(item.entry.ok());
+    CHECK(cache.bad_entries() == 0);
+    // A limit below what the disk holds keeps it going.
+    TestStore limited(disk + "/cache", {.size_limit = room.bytes}, nq::system_files());
+    limited.store.evict(room);
+    for (int i = 0; i < 100; ++i) CHECK(limited.publish(entry_number(i % entries)));
+    CHECK(limited.messages.warnings.empty());
+}
+
+}  // namespace
+
+TEST_CASE("a real small file system that fills up", "[privileged]") {
     const TempDirectory directory;
     const std::string disk = directory / "disk";
-    fs::create_directory(disk);
-    if (mount("tmpfs", disk.c_str(), "tmpfs", MS_NODEV | MS_NOSUID, "size=256k,mode=0700") != 0) {
-        WARN("no right to mount a tmpfs here: " << std::strerror(errno));
-        return;
+    SECTION("bytes") {
+        Mount mount = Mount::tmpfs(disk, "size=256k,mode=0700");
+        if (!mount.ok()) return skip(std::string("mount of a tmpfs: ") + std::strerror(errno));
+        fill_up(disk, {128 << 10, 0}, 100);
+        CHECK(mount.end());
     }
+    SECTION("files") {
+        // As with a quota of inodes: there are bytes, and no further file.
+        Mount mount = Mount::tmpfs(disk, "nr_inodes=64,mode=0700");
+        if (!mount.ok()) return skip(std::string("mount of a tmpfs: ") + std::strerror(errno));
+        fill_up(disk, {64 << 10, 0}, 10);  // directories, which stay, take one each as well
+        CHECK(mount.end());
+    }
+}
+
+TEST_CASE("a file system that is mounted read-only", "[privileged]") {
+    const TempDirectory directory;
+    const Entry old = sample_entry("old"), bad = sample_entry("bad"), fresh = sample_entry("new");
+    const std::string writable = directory / "writable", at = directory / "read-only";
     {
-        TestStore cache(disk + "/cache", {}, nq::system_files());
-        int stored = 0, refused = 0;
-        for (int i = 0; i < 100; ++i) {
-            const Entry entry = entry_number(i);
-            if (cache.publish(entry)) {
-                ++stored;
-                CHECK(cache.load(entry));
-            } else {
-                ++refused;
-                CHECK_FALSE(cache.load(entry));
-            }
-        }
-        CHECK(stored > 5);
-        CHECK(refused > 5);
-        CHECK(cache.warned_of(std::strerror(ENOSPC)));
-        CHECK(cache.counters.failed_stores == static_cast<std::uint64_t>(refused));
-        CHECK(files_below(disk + "/cache/v1/tmp").empty());
-        CHECK(list(cache.store).size() == static_cast<std::size_t>(stored));
-        for (const auto& item : list(cache.store)) CHECK(item.entry.ok());
-        CHECK(cache.bad_entries() == 0);
-        // A limit below what the disk holds keeps it going.
-        TestStore limited(disk + "/cache", {.size_limit = 128 << 10}, nq::system_files());
-        limited.store.evict({128 << 10, 0});
-        for (int i = 0; i < 100; ++i) CHECK(limited.publish(entry_number(i)));
-        CHECK(limited.messages.warnings.empty());
+        TestStore writer(writable + "/cache");
+        REQUIRE(writer.publish(old));
+        REQUIRE(writer.publish(bad));
+        set_age(writer.path_of(old), 100'000);
+        write_file(writer.path_of(bad), "damaged");
     }
-    CHECK(umount(disk.c_str()) == 0);
+    const auto before = files_below(writable);
+    struct Place {
+        std::string mounted, root;
+        bool exists;
+    };
+    // The root itself is the mount, or lies somewhere below it, or does not exist there yet.
+    for (const auto& [mounted, root, exists] : {Place{writable + "/cache", at, true}, Place{writable, at + "/cache", true},
+                                                Place{writable, at + "/other/cache", false}}) {
+        INFO(mounted << ", root " << root);
+        Mount mount = Mount::read_only(mounted, at);
+        if (!mount.ok()) return skip(std::string("read-only mount: ") + std::strerror(errno));
+        {
+            TestCache cache(at_root(root), nq::system_files());
+            if (exists) {
+                CHECK(gives(cache.obtain(old), old));
+                CHECK(cache.counters.disk_hits == 1);
+                CHECK(cache.messages.warnings.empty());
+                CHECK(gives(cache.obtain(bad), bad));
+                CHECK(cache.counters.bad_entries >= 1);
+            }
+            int compiles = 0;
+            const auto obtained = cache.obtain(fresh, &compiles);
+            CHECK(gives(obtained, fresh));
+            CHECK_FALSE(obtained->stored);
+            CHECK(gives(cache.obtain(fresh, &compiles), fresh));
+            CHECK(compiles == 2);
+            CHECK(cache.warned_of(std::strerror(EROFS)));
+            nq::Store& store = *cache.cache.root();
+            store.evict({1, 1});
+            store.clear();
+            store.add_statistics(CounterTotals{.compiles = 1});
+            CHECK(cache.messages.warnings.size() == 1);
+            CHECK(store.statistics().compiles == 0);
+        }
+        CHECK(mount.end());
+        CHECK(files_below(writable) == before);
+    }
 }

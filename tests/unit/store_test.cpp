@@ -1,6 +1,8 @@
 #include "cache/store.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +25,10 @@ using namespace nq::test;
 namespace {
 
 constexpr StoreOptions kShared{.shared = true};
+
+bool may_change_users() {
+    return Child([] { return setresgid(4000, 4000, 4000) == 0 && setresuid(4001, 4001, 4001) == 0; }).succeeded();
+}
 
 }  // namespace
 
@@ -210,9 +216,12 @@ TEST_CASE("something that is no file in the place of an entry neither hangs nor 
         CHECK_FALSE(fs::exists(path));
         close(fd);
     }
-    SECTION("file beyond the size limit") {
-        write_file(path, "x");
-        fs::resize_file(path, nq::kMaxEntryBytes + 1);
+    SECTION("file beyond the size limit, which costs no memory") {
+        for (const std::uint64_t size : {nq::kMaxEntryBytes + 1, std::uint64_t{1} << 40}) {
+            write_file(path, "x");
+            fs::resize_file(path, size);  // without a block on the disk
+            CHECK(within_memory(4 << 20, [&] { return !TestStore(directory / "cache", {.read_only = true}).load(entry); }));
+        }
         CHECK_FALSE(cache.load(entry));
         CHECK_FALSE(fs::exists(path));
     }
@@ -227,6 +236,30 @@ TEST_CASE("something that is no file in the place of an entry neither hangs nor 
     }
     CHECK(cache.bad_entries() == 1);
     CHECK(cache.warned_of(path));
+    CHECK(cache.publish(entry));
+    CHECK(cache.load(entry));
+}
+
+TEST_CASE("a device in the place of an entry is not read, and set aside", "[privileged]") {
+    const TempDirectory directory;
+    TestStore cache(directory / "cache");
+    const Entry entry = sample_entry();
+    REQUIRE(cache.publish(entry));
+    const std::string path = cache.path_of(entry);
+    fs::remove(path);
+    if (mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 5)) != 0)  // zeros without end
+        return skip(std::string("mknod: ") + std::strerror(errno));
+    if (const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0)
+        close(fd);
+    else
+        return skip(std::string("a device cannot be opened in ") + directory.path() + ": " + std::strerror(errno));
+    script = {};
+    TestStore reader(directory / "cache", {}, scripted_files());
+    CHECK_FALSE(reader.load(entry));
+    CHECK(std::ranges::count(std::exchange(script, {}).calls, "read") == 0);
+    CHECK_FALSE(fs::exists(path));
+    CHECK(reader.bad_entries() == 1);
+    CHECK(reader.warned_of("not a regular file"));
     CHECK(cache.publish(entry));
     CHECK(cache.load(entry));
 }
@@ -397,12 +430,14 @@ TEST_CASE("an entry that others can write, or that is another user's, is not bel
         }
     }
     SECTION("owner") {
-        if (geteuid() != 0) return;
-        REQUIRE(chown(path.c_str(), 4242, 4242) == 0);
-        CHECK(TestStore(directory / "cache", kShared).load(entry));
-        TestStore cache(directory / "cache");
+        script = {};
+        script.owner_of = path;
+        script.owner = geteuid() + 4242;
+        CHECK(TestStore(directory / "cache", kShared, scripted_files()).load(entry));
+        TestStore cache(directory / "cache", {}, scripted_files());
         CHECK_FALSE(cache.load(entry));
-        CHECK(cache.warned_of("it belongs to uid 4242"));
+        CHECK(cache.warned_of("it belongs to uid " + std::to_string(script.owner)));
+        script = {};
     }
     SECTION("a version directory that others can write") {
         REQUIRE(chmod((directory / "cache/v1").c_str(), 0777) == 0);
@@ -413,11 +448,8 @@ TEST_CASE("an entry that others can write, or that is another user's, is not bel
     }
 }
 
-TEST_CASE("two users on one host: each has its own, and nothing of the other's is believed") {
-    if (geteuid() != 0) {
-        WARN("not root: users cannot be changed here");
-        return;
-    }
+TEST_CASE("two users on one host: each has its own, and nothing of the other's is believed", "[privileged]") {
+    if (!may_change_users()) return skip("no right to become another user");
     const TempDirectory directory;
     fs::permissions(directory.path(), fs::perms::all);
     const Entry entry = sample_entry();
@@ -444,6 +476,19 @@ TEST_CASE("two users on one host: each has its own, and nothing of the other's i
         return cache.load(entry) && cache.publish(second) && cache.messages.warnings.empty();
     }));
     CHECK(as_user(4001, kShared, [&](TestStore& cache) { return cache.load(second).has_value(); }));
+}
+
+TEST_CASE("another user's entry in a directory of one's own is not believed", "[privileged]") {
+    const TempDirectory directory;
+    const Entry entry = sample_entry();
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(entry));
+    if (chown(writer.path_of(entry).c_str(), 4242, 4242) != 0)
+        return skip(std::string("chown: ") + std::strerror(errno));
+    CHECK(TestStore(directory / "cache", kShared).load(entry));
+    TestStore cache(directory / "cache");
+    CHECK_FALSE(cache.load(entry));
+    CHECK(cache.warned_of("it belongs to uid 4242"));
 }
 
 TEST_CASE("a root that is a symlink is not used, with a slash at its end or without, shared or not") {
@@ -653,29 +698,78 @@ TEST_CASE("a killed writer leaves no partial entry") {
 TEST_CASE("load: a failing system call is a miss, warned once, and the entry stays") {
     const TempDirectory directory;
     const Entry entry = sample_entry();
-    REQUIRE(TestStore(directory / "cache").publish(entry));
-    script = {};
-    REQUIRE(TestStore(directory / "cache", {}, scripted_files()).load(entry));
-    // A hit takes no lock and writes nothing.
-    CHECK(script.calls == std::vector<std::string>{"lstat", "lstat", "open", "fstat", "read", "close"});
-    const std::vector<std::string> calls = script.calls;
-    for (std::size_t at = 0; at < calls.size(); ++at) {
-        for (const int error : {EIO, EACCES, EMFILE, ESTALE, EINTR, ENOMEM}) {
-            INFO("call " << at << " (" << calls[at] << "): " << std::strerror(error));
-            script = {};
-            script.fail_from = at;
-            script.error = error;
-            TestStore cache(directory / "cache", {}, scripted_files());
-            const auto found = cache.load(entry);
-            const bool carried_on =
-                calls[at] == "close" || (error == EINTR && (calls[at] == "open" || calls[at] == "read"));
-            CHECK(found.has_value() == carried_on);
-            CHECK(cache.messages.warnings.size() == (carried_on ? 0 : 1));
-            CHECK(cache.bad_entries() == 0);
-            script = {};
-            CHECK(cache.load(entry));
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(entry));
+    for (const bool old : {false, true}) {
+        const auto set_up = [&] { set_age(writer.path_of(entry), old ? 100'000 : 0); };
+        set_up();
+        script = {};
+        REQUIRE(TestStore(directory / "cache", {}, scripted_files()).load(entry));
+        // A hit takes no lock and writes nothing, but for the time of its use.
+        std::vector<std::string> expected{"lstat", "lstat", "open", "fstat", "read", "close"};
+        if (old) expected.insert(expected.end() - 1, "touch");
+        const std::vector<std::string> calls = std::exchange(script, {}).calls;
+        CHECK(calls == expected);
+        for (std::size_t at = 0; at < calls.size(); ++at) {
+            for (const int error : {EIO, EACCES, EPERM, EROFS, EMFILE, ESTALE, EINTR, ENOMEM}) {
+                for (const bool for_good : {false, true}) {
+                    if (error == EINTR && for_good) continue;  // it would be retried for good, too
+                    INFO("call " << at << " (" << calls[at] << "): " << std::strerror(error) << ", again " << for_good
+                                 << ", old " << old);
+                    set_up();
+                    script = {};
+                    script.fail_from = at;
+                    script.error = error;
+                    script.same_call_again = for_good;
+                    TestStore cache(directory / "cache", {}, scripted_files());
+                    const auto found = cache.load(entry);
+                    const bool carried_on = calls[at] == "close" || calls[at] == "touch" ||
+                                            (error == EINTR && (calls[at] == "open" || calls[at] == "read"));
+                    CHECK(found.has_value() == carried_on);
+                    if (found) CHECK(same(*found, entry));
+                    CHECK(cache.messages.warnings.size() == (carried_on ? 0 : 1));
+                    CHECK(cache.bad_entries() == 0);
+                    script = {};
+                    CHECK(cache.load(entry));
+                }
+            }
         }
     }
+}
+
+TEST_CASE("load of any compiler's: a failing system call is a miss or another entry, and the entries stay") {
+    const TempDirectory directory;
+    const Entry first = sample_entry("a", 1);
+    Entry second = sample_entry("a", 2);
+    second.compiler[0] ^= 0xff;
+    TestStore writer(directory / "cache");
+    REQUIRE(writer.publish(first));
+    REQUIRE(writer.publish(second));
+    script = {};
+    REQUIRE(TestStore(directory / "cache", {}, scripted_files()).store.load_any_compiler(kArch, first.key));
+    const auto calls = std::exchange(script, {}).calls;
+    for (const char* name : {"opendir", "readdir", "closedir", "read"}) REQUIRE(std::ranges::count(calls, name) > 0);
+    for (std::size_t at = 0; at < calls.size(); ++at) {
+        for (const int error : {EIO, EACCES, EMFILE, ESTALE, ENOMEM, EBADF}) {
+            for (const bool for_good : {false, true}) {
+                INFO("call " << at << " (" << calls[at] << "): " << std::strerror(error) << ", again " << for_good);
+                script = {};
+                script.fail_from = at;
+                script.error = error;
+                script.same_call_again = for_good;
+                TestStore cache(directory / "cache", {}, scripted_files());
+                const auto found = cache.store.load_any_compiler(kArch, first.key);
+                CHECK((!found || same(*found, first) || same(*found, second)));
+                if (calls[at].starts_with("close")) CHECK(found);
+                CHECK(cache.messages.warnings.size() <= 1);
+                CHECK(cache.bad_entries() == 0);
+                script = {};
+                CHECK(writer.load(first));
+                CHECK(writer.load(second));
+            }
+        }
+    }
+    CHECK(writer.messages.warnings.empty());
 }
 
 TEST_CASE("a damaged entry that cannot be moved or removed is a miss every time, and warned of once") {
@@ -744,6 +838,59 @@ TEST_CASE("an entry that was replaced by a good one while it was judged stays") 
     REQUIRE(found);
     CHECK(same(*found, entry));
     CHECK(files_below(directory / "cache/v1/bad").empty());
+}
+
+TEST_CASE("a bad entry is set aside, or a good one put back, under each failing system call: a miss, and no wrong entry") {
+    const Entry entry = sample_entry();
+    static std::string path, replacement;
+    static bool replaced;
+    FileOps files = scripted_files();
+    // With `replaced`, another process publishes between the last look at the bad entry and its move.
+    files.rename = [](const char* from, const char* to) {
+        std::error_code ignored;
+        if (replaced) fs::rename(replacement, path, ignored);
+        return scripted_files().rename(from, to);
+    };
+    for (const bool with_replacement : {false, true}) {
+        const TempDirectory directory;
+        TestStore writer(directory / "cache");
+        path = writer.path_of(entry);
+        replacement = directory / "replacement";
+        const auto set_up = [&] {
+            replaced = with_replacement;
+            REQUIRE(writer.publish(entry));
+            fs::copy_file(path, replacement, fs::copy_options::overwrite_existing);
+            write_file(path, "damaged");
+            script = {};
+        };
+        set_up();
+        { REQUIRE_FALSE(TestStore(directory / "cache", {}, files).load(entry)); }
+        const auto calls = std::exchange(script, {}).calls;
+        for (const char* name : {"mkdir", "opendir", "readdir", "rename"}) REQUIRE(std::ranges::count(calls, name) > 0);
+        if (with_replacement) REQUIRE(std::ranges::count(calls, "link") == 1);
+        for (std::size_t at = 0; at < calls.size(); ++at) {
+            for (const int error : {EIO, EACCES, EPERM, EROFS, ENOSPC, EMFILE, EMLINK, ESTALE}) {
+                for (const bool for_good : {false, true}) {
+                    INFO("call " << at << " (" << calls[at] << "): " << std::strerror(error) << ", again " << for_good
+                                 << ", replaced " << with_replacement);
+                    set_up();
+                    script.fail_from = at;
+                    script.error = error;
+                    script.same_call_again = for_good;
+                    TestStore cache(directory / "cache", {}, files);
+                    CHECK_FALSE(cache.load(entry));
+                    CHECK(cache.messages.warnings.size() == 1);
+                    script = {};
+                    // At worst the bad one is still there, for the next to find.
+                    TestStore next(directory / "cache");
+                    if (const auto found = next.load(entry)) CHECK(same(*found, entry));
+                    CHECK(next.publish(entry));
+                    CHECK(next.load(entry));
+                }
+            }
+        }
+        CHECK(writer.messages.warnings.empty());
+    }
 }
 
 TEST_CASE("two readers that meet one bad entry: one sets it aside, and the new one survives") {
