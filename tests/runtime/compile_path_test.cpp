@@ -216,6 +216,58 @@ TEST_CASE("a sealed context compiles nothing more") {
     CHECK(nq_context_seal(nullptr) == NQ_ERR_INVALID_ARGUMENT);
 }
 
+TEST_CASE("a seal stops a warm-up that has begun") {
+    Fixture world;
+    const ContextPtr context = world.create();
+    const nq_problem problem = make_problem();
+    const char* const archs[] = {"sm_90"};
+    std::vector<nq_status> statuses;
+    const auto seal = [&](const nq_precompile_event& event) {
+        statuses.push_back(event.status);
+        REQUIRE(nq_context_seal(context.get()) == NQ_OK);
+    };
+    const auto call = [](const nq_precompile_event* event, void* body) {
+        (*static_cast<decltype(seal)*>(body))(*event);
+        return 0;
+    };
+    auto body = seal;
+    CHECK(nq_precompile(context.get(), &problem, 1, archs, 1, 1, call, &body) == NQ_ERR_NOT_PREPARED);
+    CHECK(contains(last_error(), "sealed"));
+    CHECK(contains(last_error(), "hidden=4096"));
+    CHECK(statuses == std::vector<nq_status>{NQ_OK, NQ_ERR_NOT_PREPARED});
+    CHECK(world.nvrtc.compiles == 1);
+}
+
+TEST_CASE("what cannot be stored is compiled once a process, whatever devices want it") {
+    Fixture world;
+    nq_context_options options = world.options();
+    SECTION("no root") { options.cache_dir = ""; }
+    SECTION("a read-only root") { options.cache_flags = NQ_CACHE_READONLY; }
+    const ContextPtr context = world.create(options);
+    REQUIRE(prepare_on(context.get(), 4096, world.stream) == NQ_OK);
+    REQUIRE(prepare_on(context.get(), 4096, world.cuda.add_stream(world.cuda.add_context(0))) == NQ_OK);
+    CHECK(world.cuda.libraries.size() == 4);
+    CHECK(world.nvrtc.compiles == 2);
+}
+
+TEST_CASE("a variable that NVRTC reads itself makes another compiler, whenever it is set") {
+    Fixture world;
+    const ContextPtr context = world.create();
+    const auto precompile = [&] {
+        const nq_problem problem = make_problem();
+        const char* const archs[] = {"sm_90"};
+        return nq_precompile(context.get(), &problem, 1, archs, 1, 1, nullptr, nullptr);
+    };
+    REQUIRE(precompile() == NQ_OK);
+    ::setenv("NVRTC_APPEND_FLAGS", "-lineinfo", 1);
+    const nq_status status = precompile();
+    ::unsetenv("NVRTC_APPEND_FLAGS");
+    REQUIRE(status == NQ_OK);
+    CHECK(world.nvrtc.compiles == 4);
+    REQUIRE(precompile() == NQ_OK);
+    CHECK(world.nvrtc.compiles == 4);
+}
+
 TEST_CASE("every compile is reported, and nothing else") {
     Fixture world;
     Compiles compiles;
@@ -280,6 +332,36 @@ TEST_CASE("a bundle serves without NVRTC and without a root; what it lacks is na
     CHECK(counters_of(served.get()).misses == 2);
     CHECK(world.nvrtc.compiles == compiled);
 
+    SECTION("what the driver refuses of it is compiled here, by another NVRTC") {
+        options = world.options();
+        options.bundles = bundle.c_str();
+        options.nvrtc = NORMQUANT_FAKE_NVRTC_12_9;
+        world.cuda.refused_images = 1;
+        const ContextPtr context = world.create(options);
+        CHECK(prepare_on(context.get(), 4096, world.stream) == NQ_OK);
+        CHECK(counters_of(context.get()).compiles == 2);
+        CHECK(counters_of(context.get()).stored_entries == 2);
+        // And that is what the next one takes from the root.
+        world.cuda.refused_images = 1;
+        const ContextPtr next = world.create(options);
+        CHECK(prepare_on(next.get(), 4096, world.stream) == NQ_OK);
+        CHECK(counters_of(next.get()).compiles == 0);
+        CHECK(counters_of(next.get()).disk_hits == 2);
+        // Where nothing may be compiled, the driver's word is final.
+        world.cuda.refused_images = 1;
+        options.jit = NQ_JIT_OFF;
+        const ContextPtr banned = world.create(options);
+        CHECK(prepare_on(banned.get(), 4096, world.stream) == NQ_ERR_DRIVER);
+        CHECK(contains(last_error(), "cuLibraryLoadData"));
+    }
+    SECTION("what the driver refuses of this very NVRTC is not compiled again") {
+        options = world.options();
+        options.bundles = bundle.c_str();
+        world.cuda.refused_images = 1;
+        const ContextPtr context = world.create(options);
+        CHECK(prepare_on(context.get(), 4096, world.stream) == NQ_ERR_DRIVER);
+        CHECK(counters_of(context.get()).compiles == 0);
+    }
     SECTION("with JIT on it comes before the root, and what it lacks is compiled") {
         options = world.options();
         options.bundles = bundle.c_str();

@@ -123,6 +123,10 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*,
                            void**, unsigned) {
     ENTER("cuLibraryLoadData");
+    if (fake().refused_images > 0) {
+        --fake().refused_images;
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
     // As the real one, it gets no length. The fake NVRTC ends its cubins with a NUL.
     fake().libraries.push_back({static_cast<const char*>(code) + sizeof(Elf64_Ehdr), nullptr, fake().mode, false});
     *library = reinterpret_cast<CUlibrary>(&fake().libraries.back());

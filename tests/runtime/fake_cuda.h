@@ -48,6 +48,7 @@ struct FakeCuda {
     std::mutex mutex;
     int version = 13000;
     std::map<std::string, CUresult> failures;
+    int refused_images = 0;        // so many loads fail, whatever they load
     std::set<std::string> absent;  // cuGetProcAddress does not know these
     std::vector<FakeDevice> devices = {{9, 0, 132}, {12, 0, 188}};
     std::deque<FakeContext> contexts;
