@@ -1,6 +1,8 @@
 // A cache filled by the NVRTC that compiles nothing: what the commands around it do can be tested anywhere.
 #pragma once
 
+#include "cache/entry.h"
+#include "file_samples.h"
 #include "support/temp_directory.h"
 #include "tool.h"
 
@@ -42,6 +44,15 @@ struct CacheFixture {
             {"warmup", "--hidden", hidden, "--arch", archs, "--format", "nvfp4", "--layout", "linear", "--json"}, more);
         if (result.exit_code != 0) throw std::runtime_error("warmup: " + result.err);
         return result.json()["kernels"].get<std::size_t>();
+    }
+
+    // An entry of another version, or of whoever can write to the cache: sound, with this metadata.
+    static void set_metadata(const std::string& path, const std::string& metadata) {
+        const Blob bytes = read(path);
+        auto entry = decode_entry(bytes.data(), bytes.size());
+        if (!entry) throw std::runtime_error("decode " + path);
+        entry->metadata = metadata;
+        save(path, encode_entry(*entry));
     }
 
     nlohmann::json entries() const { return cache({"list"}).json()["entries"]; }

@@ -1,4 +1,5 @@
 // normquant cache: every command, what it prints, changes and refuses.
+#include "cache/lock.h"
 #include "cache_fixture.h"
 #include "file_samples.h"
 #include "support/catch.h"
@@ -72,7 +73,9 @@ TEST_CASE("list: filters and orders") {
     const std::string old = all[0]["path"].get<std::string>();
     f.set_age(old, 3 * 86400);
 
-    for (const auto& entry : f.cache({"list", "--arch", "sm_80"}).json()["entries"]) CHECK(entry["arch"] == "sm_80");
+    const auto ampere = f.cache({"list", "--arch", "sm_80"}).json();
+    CHECK_FALSE(ampere["entries"].empty());
+    for (const auto& entry : ampere["entries"]) CHECK(entry["arch"] == "sm_80");
     const auto wide = f.cache({"list", "--hidden", "128"}).json()["entries"];
     CHECK(wide.size() == all.size() / 2);
     for (const auto& entry : wide) CHECK(contains(entry["problem"].get<std::string>(), " hidden=128 "));
@@ -82,6 +85,13 @@ TEST_CASE("list: filters and orders") {
     CHECK(f.cache({"list", "--newer-than", "48h"}).json()["entries"].size() == all.size() - 1);
     CHECK(contains(f.run({"cache", "list", "--older-than", "2d"}).out, " 3d  "));
     CHECK(f.cache({"list", "--arch", "sm_120f"}).json()["entries"].empty());
+    const auto listed = [&](const char* option, const char* values) {
+        return f.cache({"list", option, values}).json()["entries"].size();
+    };
+    CHECK(listed("--hidden", "64,128") == all.size());
+    CHECK(listed("--hidden", "80,128") == all.size() / 2);
+    CHECK(listed("--arch", "sm_80,sm_90") == all.size());
+    CHECK(listed("--arch", "sm_120f,sm_90") == listed("--arch", "sm_90"));
 
     const auto by_age = f.cache({"list", "--sort", "age"}).json()["entries"];
     CHECK(by_age.back()["path"] == old);
@@ -112,7 +122,10 @@ TEST_CASE("list: what is refused") {
     refused({"--newer-than", "-1d"}, "--newer-than '-1d' is not an age");
     refused({"--older-than", "9999999d"}, "is not an age");
     refused({"--arch", "sm_91"}, "--arch: ");
+    refused({"--arch", "sm_90,sm_91"}, "sm_91");
     refused({"--hidden", "8"}, "--hidden '8'");
+    refused({"--hidden", "64,8"}, "--hidden '8'");
+    refused({"--bundle", "x.nqb", "--cache-dir", "y"}, "--cache-dir");
     refused({"--sort", "name"}, "--sort 'name' is not accepted: choose one of age, size, arch, problem, key");
     refused({"--bundle", "/nonexistent/x.nqb", "--sort", "nam"}, "--sort 'nam'");
     CHECK(f.cache({"list", "--bundle", "/nonexistent/x.nqb"}).exit_code == 1);
@@ -156,14 +169,20 @@ TEST_CASE("show: by the beginning of a key, by path; every field") {
     CHECK(metadata["request"]["problem"] == entry["problem"]);
     CHECK(metadata["plan"]["threads_per_row"].get<int>() > 0);
     CHECK(metadata["nvrtc"].is_string());
-    const std::string text = f.run({"cache", "show", key}).out;
+    const std::string brief = f.run({"cache", "show", key}).out;
+    CHECK(contains(brief, "  registers "));
+    CHECK_FALSE(contains(brief, "metadata."));
+    const std::string text = f.run({"cache", "show", key, "--all"}).out;
+    CHECK(text.find(brief) == 0);
     for (const char* label : {"metadata.request.headers", "metadata.plan.block_threads", "metadata.compiler.nvrtc",
                               "registers", "nvrtc_build", "source", "cubin_bytes"}) {
         CHECK(contains(text, std::string("  ") + label + " "));
     }
     CHECK(f.cache({"show", entry["path"]}).json()["entries"][0]["key"] == key);
     CHECK(f.cache({"show", "zz"}).exit_code == 1);
-    CHECK(f.cache({"show", ""}).exit_code == 1);
+    std::string upper = key;
+    for (char& c : upper) c = static_cast<char>(std::toupper(c));
+    CHECK(f.cache({"show", upper}).json()["entries"] == shown.json()["entries"]);
     // One digit begins two of 17 keys at the latest.
     f.warm("256,512,1024,2048,4096", "sm_90,sm_80");
     std::set<char> seen;
@@ -186,6 +205,14 @@ TEST_CASE("a bad entry is listed and shown as one, and left as it is") {
     const Blob bytes = read(path);
     CHECK(contains(f.run({"cache", "list"}).out, "\nBAD "));
     CHECK(f.cache({"list"}).exit_code == 0);
+    CHECK(f.cache({"list"}).json()["bad"] == 1);
+    CHECK(contains(f.run({"cache", "list"}).out, ", 1 bad in "));
+    for (const char* hidden : {"64", "80"}) {
+        const auto listed = f.cache({"list", "--hidden", hidden}).json();
+        CHECK(listed["bad"] == 1);
+        CHECK(std::ranges::count(column(listed["entries"], "path"), path) == 1);
+    }
+    CHECK(f.cache({"list", "--arch", "sm_80"}).json()["bad"] == 0);
     const ToolResult shown = f.cache({"show", entry["key"]});
     CHECK(shown.exit_code == 1);
     CHECK(contains(shown.json()["entries"][0]["error"].get<std::string>(), "checksum"));
@@ -216,7 +243,8 @@ TEST_CASE("verify finds what is bad; --repair sets it aside, and a second run is
     CHECK(repaired.exit_code == 0);
     CHECK(repaired.json()["left"] == 0);
     REQUIRE(repaired.json()["bad"].size() == 3);
-    for (const auto& bad : repaired.json()["bad"]) {
+    const auto set_aside = repaired.json();  // named: a loop over a part of a temporary has lost the whole
+    for (const auto& bad : set_aside["bad"]) {
         CHECK(bad["repaired"] == true);
         CHECK(contains(bad["repair"].get<std::string>(), "moved to " + f.root + "/v1/bad/"));
         CHECK_FALSE(std::filesystem::exists(std::filesystem::symlink_status(bad["path"].get<std::string>())));
@@ -405,7 +433,9 @@ TEST_CASE("export and import: the same files in another root, of every compiler"
     // A part of them; and what is in a layer already is not there twice.
     const auto some = f.cache({"export", f.directory / "some.nqb", "--arch", "sm_80", "--hidden", "128"});
     CHECK(some.exit_code == 0);
-    for (const auto& entry : f.cache({"list", "--bundle", f.directory / "some.nqb"}).json()["entries"]) {
+    const auto few = f.cache({"list", "--bundle", f.directory / "some.nqb"}).json();
+    CHECK_FALSE(few["entries"].empty());
+    for (const auto& entry : few["entries"]) {
         CHECK(entry["arch"] == "sm_80");
         CHECK(contains(entry["problem"].get<std::string>(), " hidden=128 "));
     }
@@ -423,10 +453,25 @@ TEST_CASE("export and import: bad entries are left out, and said") {
     const std::string bundle = f.directory / "kernels.nqb";
     REQUIRE(f.cache({"export", bundle}).exit_code == 0);
     damage(f.entries()[0]["path"]);
-    const auto exported = f.cache({"export", f.directory / "less.nqb"});
-    CHECK(exported.exit_code == 3);
-    CHECK(exported.json()["exported"] == kernels - 1);
-    CHECK(exported.json()["left_out"].size() == 1);
+    // A bad one does not tell its problem, so that it may have been meant.
+    for (const std::vector<std::string>& filter : std::vector<std::vector<std::string>>{
+             {}, {"--hidden", "64,128"}, {"--hidden", "64"}, {"--hidden", "128"}, {"--arch", "sm_90"}}) {
+        std::vector<std::string> command{"export", f.directory / "less.nqb"};
+        command.insert(command.end(), filter.begin(), filter.end());
+        const auto exported = f.cache(command);
+        CHECK(exported.exit_code == 3);
+        CHECK(exported.json()["left_out"].size() == 1);
+        CHECK(contains(exported.err, "left out " + f.root));
+        CHECK(contains(exported.err, "checksum"));
+    }
+    CHECK(f.cache({"export", f.directory / "less.nqb"}).json()["exported"] == kernels - 1);
+    CHECK(contains(f.run({"cache", "export", f.directory / "less.nqb"}).out, ", 1 bad left out\n"));
+    const auto none_left = f.cache({"export", f.directory / "none.nqb", "--hidden", "80"});
+    CHECK(none_left.exit_code == 1);
+    CHECK(contains(none_left.err, "nothing to export in " + f.root + ", 1 bad left out"));
+    CHECK_FALSE(std::filesystem::exists(f.directory / "none.nqb"));
+    f.warm("64", "sm_80");
+    CHECK(f.cache({"export", f.directory / "sound.nqb", "--arch", "sm_80"}).exit_code == 0);
 
     Blob bytes = read(bundle);
     bytes[bytes.size() - 40] ^= 1;  // within the last entry
@@ -511,29 +556,29 @@ TEST_CASE("clear asks, and with --yes removes what the cache has made and nothin
 TEST_CASE("stats: sums over processes, and what is there") {
     const CacheFixture f;
     const std::size_t kernels = f.warm("64", "sm_90,sm_80");
-    f.warm("64", "sm_90,sm_80");
+    REQUIRE(f.warm("64,128", "sm_90,sm_80") == 2 * kernels);
     const ToolResult result = f.cache({"stats"});
     REQUIRE(result.exit_code == 0);
     const auto json = result.json();
-    CHECK(json["counters"]["compiles"] == kernels);
-    CHECK(json["counters"]["misses"] == kernels);
+    CHECK(json["counters"]["compiles"] == 2 * kernels);
+    CHECK(json["counters"]["misses"] == 2 * kernels);
     CHECK(json["counters"]["disk_hits"] == kernels);
-    CHECK(json["counters"]["stored_entries"] == kernels);
+    CHECK(json["counters"]["stored_entries"] == 2 * kernels);
     CHECK(json["counters"]["compile_ns"].get<std::uint64_t>() > 0);
     CHECK(json["counters"].size() == 17);
-    CHECK(json["hit_ratio"] == 0.5);
-    CHECK(json["entries"] == kernels);
-    CHECK(json["archs"]["sm_90"].get<std::size_t>() + json["archs"]["sm_80"].get<std::size_t>() == kernels);
+    CHECK(json["hit_ratio"] == 1.0 / 3);
+    CHECK(json["entries"] == 2 * kernels);
+    CHECK(json["archs"]["sm_90"].get<std::size_t>() + json["archs"]["sm_80"].get<std::size_t>() == 2 * kernels);
     CHECK(json["bytes"] == f.cache({"list"}).json()["bytes"]);
     CHECK(json["limit_bytes"] == 1 << 30);
     CHECK(f.cache({"stats"}, {"NORMQUANT_CACHE_SIZE=0"}).json()["limit_bytes"].is_null());
-    CHECK(contains(f.run({"cache", "stats"}).out, "  hit ratio       50.0 %\n"));
+    CHECK(contains(f.run({"cache", "stats"}).out, "  hit ratio       33.3 %\n"));
 
-    CHECK(f.cache({"stats", "--reset"}).json()["counters"]["compiles"] == kernels);
+    CHECK(f.cache({"stats", "--reset"}).json()["counters"]["compiles"] == 2 * kernels);
     const auto zero = f.cache({"stats"}).json();
     CHECK(zero["counters"]["compiles"] == 0);
     CHECK(zero["hit_ratio"].is_null());
-    CHECK(zero["entries"] == kernels);
+    CHECK(zero["entries"] == 2 * kernels);
 }
 
 TEST_CASE("a read-only or untrusted root is looked at, and not changed") {
@@ -558,9 +603,278 @@ TEST_CASE("a read-only or untrusted root is looked at, and not changed") {
         CHECK(result.exit_code == 1);
         CHECK(contains(result.err, "can be written by others"));
     }
-    CHECK(f.cache({"list"}).json()["entries"].size() == before.size());
-    CHECK(f.cache({"list"}).json()["places"][0].contains("error"));
-    CHECK(f.cache({"verify"}).exit_code == 1);
-    CHECK(f.cache({"export", f.directory / "untrusted.nqb"}).exit_code == 1);
+    CHECK(f.cache({"list"}, {"NORMQUANT_CACHE_SHARED=on"}).json()["entries"].size() == before.size());
     CHECK(files_below(f.root) == before);
+}
+
+TEST_CASE("a root that a context would not use: every command says so, in the same words") {
+    const CacheFixture f;
+    f.warm("64", "sm_90");
+    const std::string bundle = f.directory / "kernels.nqb", key = f.entries()[0]["key"];
+    REQUIRE(f.cache({"export", bundle}).exit_code == 0);
+    const auto refused = [&](const std::string& root, const std::string& message) {
+        for (const std::vector<std::string>& command :
+             std::vector<std::vector<std::string>>{{"list"},
+                                                   {"show", key},
+                                                   {"verify"},
+                                                   {"verify", "--repair"},
+                                                   {"extract", key, "-o", f.directory / "cubin"},
+                                                   {"export", f.directory / "out.nqb"},
+                                                   {"import", bundle},
+                                                   {"gc"},
+                                                   {"clear", "--yes"},
+                                                   {"stats"},
+                                                   {"stats", "--reset"}}) {
+            const ToolResult result = f.cache(command, {"NORMQUANT_CACHE_DIR=" + root});
+            INFO(command[0] << " of " << root << ": " << result.out);
+            CHECK(result.exit_code == 1);
+            CHECK(result.json()["error"]["message"] == message);
+        }
+        // A bundle is looked at all the same; and explain tells what a context would do.
+        CHECK(f.cache({"list", "--bundle", bundle}, {"NORMQUANT_CACHE_DIR=" + root}).exit_code == 0);
+        const auto explained =
+            f.cache({"explain", "--hidden", "64", "--arch", "sm_90"}, {"NORMQUANT_CACHE_DIR=" + root}).json();
+        REQUIRE(explained["not_used"].size() == 1);
+        CHECK(explained["not_used"][0]["error"] == message);
+        CHECK(explained["kernels"][0]["source"]["place"] == "compile");
+    };
+    const std::string file = f.directory / "file", link = f.directory / "link";
+    save(file, {'x'});
+    refused(file, "cache directory " + file + " is not a directory");
+    refused(file + "/cache", "cache directory " + file + "/cache: Not a directory");
+    std::filesystem::create_directory_symlink(f.root, link);
+    refused(link, "cache directory " + link + " is a symbolic link; name the directory itself");
+    const auto mode = [](const std::string& path, mode_t value) { REQUIRE(chmod(path.c_str(), value) == 0); };
+    mode(f.root + "/v1", 0600);
+    refused(f.root, "cache directory " + f.root + "/v1: Permission denied");
+    mode(f.root + "/v1", 0700);
+    mode(f.root, 0600);
+    refused(f.root, "cache directory " + f.root + ": Permission denied");
+    mode(f.root, 0777);
+    refused(f.root, "cache directory " + f.root +
+                        " can be written by others (mode 0777); run chmod go-w on it, or set "
+                        "NORMQUANT_CACHE_SHARED=on if everyone who can write it is trusted");
+    CHECK_FALSE(std::filesystem::exists(f.directory / "cubin"));
+    CHECK_FALSE(std::filesystem::exists(f.directory / "out.nqb"));
+}
+
+TEST_CASE("layers that cannot be used and directories that cannot be read are named, and the rest is looked at") {
+    const CacheFixture f;
+    const std::size_t kernels = f.warm("64", "sm_90,sm_80");
+    const auto entry = f.entries()[0];
+    const std::string key = entry["key"], cubin = f.directory / "cubin", out = f.directory / "out.nqb";
+    const std::vector<std::string> gone{"NORMQUANT_BUNDLES=/nonexistent/x.nqb"};
+    const std::vector<std::vector<std::string>> commands{
+        {"list"}, {"show", key}, {"verify"}, {"extract", key, "-o", cubin, "--force"}, {"export", out}, {"stats"}};
+    for (const auto& command : commands) {
+        const ToolResult result = f.cache(command, gone);
+        INFO(command[0]);
+        CHECK(contains(result.err, "normquant: not used: "));
+        CHECK(contains(result.err, "/nonexistent/x.nqb"));
+        CHECK(result.exit_code == (command[0] == "verify" ? 1 : command[0] == "export" ? 3 : 0));
+    }
+    CHECK(f.cache({"list"}, gone).json()["entries"].size() == kernels);
+
+    const std::string closed =
+        std::filesystem::path(f.cache({"list", "--arch", "sm_80"}).json()["entries"][0]["path"].get<std::string>())
+            .parent_path();
+    const std::size_t hidden = files_below(closed).size();
+    REQUIRE(chmod(closed.c_str(), 0) == 0);
+    const std::string open_key = f.cache({"list", "--arch", "sm_90"}).json()["entries"][0]["key"];
+    for (auto command : commands) {
+        if (command.size() > 1 && command[1] == key) command[1] = open_key;
+        const ToolResult result = f.cache(command);
+        INFO(command[0]);
+        CHECK(contains(result.err, "normquant: not read: " + closed + ": Permission denied"));
+        CHECK(result.exit_code == (command[0] == "verify" ? 1 : command[0] == "export" ? 3 : 0));
+    }
+    const auto listed = f.cache({"list"}).json();
+    CHECK(listed["entries"].size() == kernels - hidden);
+    REQUIRE(listed["not_read"].size() == 1);
+    CHECK(listed["not_read"][0]["path"] == closed);
+    CHECK(f.cache({"verify"}).json()["left"] == 1);
+    CHECK(f.cache({"stats"}).json()["not_read"].size() == 1);
+    CHECK(column(f.cache({"export", out}).json()["left_out"], "path") == std::vector{closed});
+    CHECK(f.cache({"gc"}).exit_code == 1);
+    CHECK(f.cache({"clear", "--yes"}).exit_code == 1);
+    REQUIRE(chmod(closed.c_str(), 0700) == 0);
+    CHECK(f.entries().size() == hidden);
+
+    // What cannot be listed may serve all the same.
+    f.warm("64", "sm_90");
+    REQUIRE(chmod((f.root + "/v1").c_str(), 0300) == 0);
+    CHECK(column(f.cache({"list"}).json()["not_read"], "path") == std::vector{f.root + "/v1"});
+    CHECK(f.cache({"verify"}).exit_code == 1);
+    const auto explained = f.cache({"explain", "--hidden", "64", "--arch", "sm_90"}).json();
+    CHECK(explained["not_used"].empty());
+    CHECK(explained["kernels"][0]["source"]["place"] == "root");
+    REQUIRE(chmod((f.root + "/v1").c_str(), 0700) == 0);
+}
+
+TEST_CASE("gc and clear: files that cannot be removed are counted, and are a failure") {
+    const CacheFixture f;
+    const std::size_t kernels = f.warm("64", "sm_90,sm_80");
+    const auto entries = f.entries();
+    for (const auto& entry : entries) f.set_age(entry["path"], 40 * 86400);
+    const std::string shard = std::filesystem::path(entries[0]["path"].get<std::string>()).parent_path();
+    const std::size_t kept = files_below(shard).size();
+    REQUIRE(kept < kernels);
+    REQUIRE(chmod(shard.c_str(), 0500) == 0);
+    const ToolResult aged = f.cache({"gc", "--max-age", "30d"});
+    CHECK(aged.exit_code == 1);
+    CHECK(aged.json()["failed"] == kept);
+    CHECK(aged.json()["removed_entries"] == kernels - kept);
+    CHECK(aged.json()["left_entries"] == kept);
+    const ToolResult cleared = f.cache({"clear", "--yes"});
+    CHECK(cleared.exit_code == 1);
+    CHECK(cleared.json()["failed"] == kept);
+    CHECK(contains(f.run({"cache", "clear", "--yes"}).out, std::to_string(kept) + " could not be removed; "));
+    REQUIRE(chmod(shard.c_str(), 0700) == 0);
+    const ToolResult done = f.cache({"clear", "--yes"});
+    CHECK(done.exit_code == 0);
+    CHECK(done.json()["failed"] == 0);
+}
+
+TEST_CASE("stats --reset waits its turn, and keeps the file's mode") {
+    const CacheFixture f;
+    const std::size_t kernels = f.warm("64", "sm_90");
+    {
+        const auto turn = nq::FileLock::try_acquire(nq::system_files(), f.root + "/v1/locks/statistics", 0600);
+        REQUIRE(turn.status() == nq::FileLock::Status::held);
+        const ToolResult busy = f.cache({"stats", "--reset"});
+        CHECK(busy.exit_code == 1);
+        CHECK(contains(busy.err, "could not be reset"));
+    }
+    CHECK(f.cache({"stats"}).json()["counters"]["compiles"] == kernels);
+    const auto mode = [&] { return std::filesystem::status(f.root + "/v1/stats").permissions(); };
+    CHECK(f.cache({"stats", "--reset"}).exit_code == 0);
+    CHECK(mode() == std::filesystem::perms(0600));
+    const mode_t mask = umask(0);
+    CHECK(f.cache({"stats", "--reset"}, {"NORMQUANT_CACHE_SHARED=on"}).exit_code == 0);
+    umask(mask);
+    CHECK(mode() == std::filesystem::perms(0666));
+    CHECK(f.cache({"stats"}, {"NORMQUANT_CACHE_SHARED=on"}).json()["counters"]["compiles"] == 0);
+}
+
+TEST_CASE("a bundle is looked at like a cache") {
+    const CacheFixture f;
+    const std::size_t kernels = f.warm("64", "sm_90");
+    const auto entry = f.entries()[0];
+    const std::string key = entry["key"], bundle = f.directory / "kernels.nqb";
+    REQUIRE(f.cache({"export", bundle}).exit_code == 0);
+    const std::string in_root = f.run({"cache", "extract", key, "-o", "-"}).out;
+    CHECK(f.cache({"clear", "--yes"}).exit_code == 0);
+    f.warm("128", "sm_90");
+    const auto in_bundle = [&](std::vector<std::string> command) {
+        command.insert(command.end(), {"--bundle", bundle});
+        return f.cache(command);
+    };
+    CHECK(column(in_bundle({"list"}).json()["entries"], "place") == std::vector<std::string>(kernels, "bundle"));
+    CHECK(in_bundle({"show", key}).json()["entries"][0]["compiler"] == entry["compiler"]);
+    CHECK(f.cache({"show", key}).exit_code == 1);
+    CHECK(f.run({"cache", "extract", key, "-o", "-", "--bundle", bundle}).out == in_root);
+    CHECK(in_bundle({"verify"}).json()["sound"] == kernels);
+    const ToolResult repair = in_bundle({"verify", "--repair"});
+    CHECK(repair.exit_code == 2);
+    CHECK(contains(repair.err, "--bundle '" + bundle + "'"));
+    const std::vector<std::string> problem{"explain", "--hidden",  "64,128",    "--arch",
+                                           "sm_90",   "--variant", "throughput"};
+    const auto kernel = in_bundle(problem).json()["kernels"];
+    CHECK(kernel[0]["source"]["place"] == "bundle");
+    CHECK(kernel[1]["source"]["place"] == "compile");
+    CHECK(f.cache(problem).json()["kernels"][0]["source"]["place"] == "compile");
+    CHECK(f.cache(problem).json()["kernels"][1]["source"]["place"] == "root");
+
+    Blob bytes = read(bundle);
+    bytes[bytes.size() - 40] ^= 1;
+    save(bundle, bytes);
+    CHECK(in_bundle({"verify"}).exit_code == 1);
+    CHECK(in_bundle({"verify"}).json()["bad"].size() == 1);
+}
+
+TEST_CASE("explain: an NVRTC that is too old for 32-byte loads, or for the target, compiles none") {
+    const CacheFixture f;
+    const std::string old = "NORMQUANT_NVRTC=" NORMQUANT_FAKE_NVRTC_12_8;
+    const std::vector<std::string> problem{"explain", "--hidden", "4096", "--arch", "sm_100a"};
+    const auto places = [&](const std::vector<std::string>& more) {
+        std::map<std::string, std::string> by_variant;
+        const auto explained = f.cache(problem, more).json();
+        for (const auto& kernel : explained["kernels"]) {
+            const std::string variant = kernel["fields"]["variant"];
+            by_variant[variant.substr(0, variant.find(' '))] = kernel["source"]["place"];
+        }
+        return by_variant;
+    };
+    std::size_t wide = 0;
+    const auto today = places({}), before = places({old});
+    REQUIRE(today.size() == before.size());
+    for (const auto& [variant, place] : before) {
+        const bool is_wide = contains(variant, "_32b");
+        wide += is_wide ? 1 : 0;
+        CHECK(place == (is_wide ? "none" : "compile"));
+        CHECK(today.at(variant) == "compile");
+    }
+    CHECK(wide >= 1);
+    const std::string text = f.run({"cache", "explain", "--hidden", "4096", "--arch", "sm_100a"}, {old}).out;
+    CHECK(contains(text, "compiles no 32-byte loads"));
+    CHECK(contains(text, "not needed: the variant with 16-byte loads stands in for it"));
+
+    const auto family = f.cache({"explain", "--hidden", "4096", "--arch", "sm_100f"}, {old}).json()["kernels"][0];
+    REQUIRE(family["source"]["place"] == "none");
+    CHECK(family["source"]["needed"] == true);
+    CHECK(contains(family["source"]["reason"].get<std::string>(), "sm_100f"));
+    // What somebody else has compiled is used.
+    const std::string bundle = f.directory / "kernels.nqb";
+    REQUIRE(f.warm("4096", "sm_100a") > 0);
+    REQUIRE(f.cache({"export", bundle}).exit_code == 0);
+    for (const auto& [variant, place] : places({old, "NORMQUANT_BUNDLES=" + bundle})) CHECK(place == "bundle");
+}
+
+TEST_CASE("what entries and files say about themselves does nothing to the terminal") {
+    const CacheFixture f;
+    f.warm("64", "sm_90,sm_80");
+    const auto entries = f.entries();
+    const std::string evil = "\x1b[2J\x07\nforged line\x9b\x7f";
+    nlohmann::json metadata;
+    metadata["nvrtc"] = evil;
+    metadata[evil] = evil;
+    metadata["request"] = {{"problem", evil}, {"variant", evil}, {"arch", evil}, {evil, evil}};
+    metadata["compiler"] = {{"nvrtc", evil}};
+    const auto replace = nlohmann::json::error_handler_t::replace;
+    f.set_metadata(entries[0]["path"], metadata.dump(-1, ' ', true, replace));
+    f.set_metadata(entries[1]["path"], evil);
+    const std::string arch = f.root + "/v1/sm_90\x1b[1m";
+    std::filesystem::create_directories(arch + "/ff");
+    save(arch + "/ff/\x1b[31m.nqc", {'x'});
+    save(f.root + "/v1/sm_80/\x1b]", {'x'});
+
+    const std::string key = entries[0]["key"], bundle = f.directory / "\x1b[5m.nqb";
+    const std::vector<std::vector<std::string>> commands{
+        {"list"},
+        {"list", "--sort", "problem"},
+        {"show", key, "--all"},
+        {"show", entries[1]["key"], "--all"},
+        {"show", arch + "/ff/\x1b[31m.nqc"},
+        {"show", "\x1b[2J"},
+        {"verify"},
+        {"explain", "--hidden", "64", "--arch", "sm_90,sm_80", "--against", key},
+        {"explain", "--hidden", "64", "--arch", "sm_80", "--bundle", bundle},
+        {"export", bundle},
+        {"list", "--bundle", bundle},
+        {"list", "--bundle", "\x1b[2J"},
+        {"stats"},
+        {"gc"},
+        {"verify", "--repair"},
+        {"list", "--cache-dir", f.directory / "\x1b[2J"},
+        {"clear", "--yes"}};
+    for (std::vector<std::string> command : commands) {
+        command.insert(command.begin(), "cache");
+        const ToolResult result = f.run(command);
+        INFO(command[1] << ": " << result.out << result.err);
+        for (const std::string& text : {result.out, result.err}) {
+            CHECK(text.find_first_of("\x1b\x07\x7f\x9b") == text.npos);
+            CHECK_FALSE(contains(text, "\nforged line"));
+        }
+        CHECK_FALSE((result.out + result.err).empty());
+    }
 }

@@ -4,6 +4,7 @@
 #include "support/catch.h"
 
 #include <filesystem>
+#include <set>
 
 using namespace nq::test;
 
@@ -71,6 +72,9 @@ TEST_CASE("a machine that is well") {
     CHECK(found.has("ok", "device", "0: Fake GPU, compute capability 9.0, target sm_90, FP4 conversion by software"));
     CHECK(found.has("ok", "compile", "a kernel for sm_90 in "));
     CHECK(found.has("ok", "environment", "NORMQUANT_CACHE_DIR=" + f.root));
+    const Doctor more = doctor(f, {"HOME=/home/somebody", "CUDA_VISIBLE_DEVICES=0,1"});
+    CHECK(more.has("ok", "environment", "HOME=/home/somebody"));
+    CHECK(more.has("ok", "environment", "CUDA_VISIBLE_DEVICES=0,1"));
     // What was tried left nothing behind.
     CHECK(std::filesystem::is_empty(f.root + "/v1/tmp"));
     CHECK(std::filesystem::is_empty(f.root + "/v1/locks"));
@@ -120,11 +124,6 @@ TEST_CASE("a root that is not written, or too full, or was damaged") {
     const Doctor read_only = doctor(f, {"NORMQUANT_CACHE_READONLY=on"});
     CHECK(read_only.exit_code == 0);
     CHECK(read_only.has("ok", "writing", "NORMQUANT_CACHE_READONLY is on"));
-    if (geteuid() != 0) {
-        REQUIRE(chmod((f.root + "/v1/tmp").c_str(), 0500) == 0);
-        CHECK(doctor(f).has("warning", "writing", "new kernels cannot be stored"));
-        REQUIRE(chmod((f.root + "/v1/tmp").c_str(), 0700) == 0);
-    }
     CHECK(doctor(f, {"NORMQUANT_CACHE_SIZE=1"}).has("warning", "size"));
 
     save(f.root + "/v1/tmp/1-00.nqc", {'x'});
@@ -136,6 +135,78 @@ TEST_CASE("a root that is not written, or too full, or was damaged") {
     CHECK(damaged.exit_code == 0);
     CHECK(damaged.has("note", "set aside", "1 bad entries"));
     CHECK(damaged.has("note", "leftovers", "1 files"));
+}
+
+TEST_CASE("every directory of the root is looked at") {
+    const CacheFixture f;
+    f.warm("64", "sm_90");
+    const std::string shard = std::filesystem::path(f.entries()[0]["path"].get<std::string>()).parent_path();
+    const auto mode = [](const std::string& path, mode_t value) { REQUIRE(chmod(path.c_str(), value) == 0); };
+    for (const std::string& path :
+         {f.root + "/v1", f.root + "/v1/tmp", f.root + "/v1/locks", f.root + "/v1/sm_90", shard}) {
+        INFO(path);
+        mode(path, 0500);
+        const Doctor closed = doctor(f);
+        CHECK(closed.problems() == 1);
+        CHECK(
+            closed.has("problem", "permissions", "kernels cannot be read, or stored: " + path + ": Permission denied"));
+        CHECK_FALSE(closed.has("ok", "writing"));
+        // Where nothing is written, nothing is wrong.
+        CHECK(doctor(f, {"NORMQUANT_CACHE_READONLY=on"}).exit_code == 0);
+        mode(path, 0300);
+        CHECK(doctor(f).has("problem", "permissions", path + ": Permission denied"));
+        mode(path, 0700);
+        CHECK(doctor(f).exit_code == 0);
+
+        std::filesystem::rename(path, f.directory / "aside");
+        save(path, {'x'});
+        CHECK(doctor(f).has("problem", "permissions",
+                            path == f.root + "/v1" ? "is not a directory" : path + ": not a directory"));
+        std::filesystem::remove(path);
+        CHECK(doctor(f).exit_code == 0);  // it will be made again
+        std::filesystem::rename(f.directory / "aside", path);
+    }
+    for (const std::string& path : {f.root + "/v1", f.root + "/v1/sm_90", shard}) {
+        mode(path, 0300);
+        CHECK(doctor(f, {"NORMQUANT_CACHE_READONLY=on"})
+                  .has("problem", "permissions", "kernels cannot be read: " + path));
+        CHECK(doctor(f, {"NORMQUANT_BUNDLES=" + f.root, "NORMQUANT_CACHE_DIR="})
+                  .has("problem", "permissions", "kernels cannot be read: " + path));
+        mode(path, 0700);
+    }
+    mode(f.root, 0500);
+    CHECK(doctor(f).exit_code == 0);  // nothing is made in it any more
+    std::filesystem::rename(f.root + "/v1", f.directory / "aside");
+    mode(f.root, 0500);
+    CHECK(doctor(f).has("problem", "permissions", f.root + ": Permission denied"));
+    mode(f.root, 0700);
+
+    const std::string above = f.directory / "above";
+    std::filesystem::create_directories(above);
+    mode(above, 0600);
+    CHECK(doctor(f, {"NORMQUANT_CACHE_DIR=" + above + "/cache"})
+              .has("problem", "permissions", above + "/cache cannot be looked at: Permission denied"));
+    mode(above, 0700);
+}
+
+TEST_CASE("many closed directories are one problem, with one remedy") {
+    const CacheFixture f;
+    f.warm("64", "sm_90");
+    for (const char* shard : {"x0", "x1", "x2", "x3", "x4"}) save(f.root + "/v1/sm_90/" + shard, {'x'});
+    const Doctor found = doctor(f);
+    CHECK(found.problems() == 1);
+    CHECK(found.has("problem", "permissions", "/x2: not a directory; and 2 more"));
+}
+
+TEST_CASE("--cache-dir: the root to look at") {
+    const CacheFixture f;
+    f.warm("64", "sm_90");
+    const std::vector<std::string> elsewhere{"NORMQUANT_CACHE_DIR=" + (f.directory / "elsewhere")};
+    const Doctor found = doctor(f, elsewhere, {"--cache-dir", f.root});
+    CHECK(found.has("ok", "cache directory", f.root + ", chosen by --cache-dir"));
+    CHECK(found.has("ok", "permissions", f.root + ": owner "));
+    CHECK(doctor(f, elsewhere).has("note", "permissions", "elsewhere does not exist yet"));
+    CHECK(doctor(f, {}, {"--cache-dir", f.directory / "none"}).has("note", "permissions", "none does not exist yet"));
 }
 
 TEST_CASE("layers: each is looked at") {
@@ -179,6 +250,11 @@ TEST_CASE("without NVRTC, without a driver") {
     CHECK(neither.has("problem", "nvrtc", "/nonexistent/libnvrtc.so"));
     CHECK(neither.has("problem", "driver", "/nonexistent/x"));
     CHECK(neither.has("problem", "compile", "not possible without NVRTC"));
+    std::set<std::string> remedies;
+    for (const auto& finding : neither.findings) {
+        if (finding["severity"] == "problem") CHECK(remedies.insert(finding["remedy"]).second);
+    }
+    CHECK(doctor(f, {"NORMQUANT_JIT=off"}, {"--compile"}).has("problem", "compile", "NORMQUANT_JIT is off"));
     const Doctor cached_only = doctor(f, {no_nvrtc, "NORMQUANT_JIT=off"});
     CHECK(cached_only.exit_code == 0);
     CHECK(cached_only.has("ok", "nvrtc", "NORMQUANT_JIT is off"));

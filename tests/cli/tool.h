@@ -21,6 +21,7 @@ struct ToolResult {
 // environment: NAME=VALUE pairs over the test's own, which is without NORMQUANT_*; NAME unsets. stdin is empty.
 // NORMQUANT_LIBCUDA names a file that does not exist unless given,
 // so that results do not depend on a GPU; the cache is off unless NORMQUANT_CACHE_DIR is given.
+// Permissions bind the tool even where root runs the tests.
 // typed: stdin is a terminal, on which somebody has typed this.
 ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
                     const std::optional<std::string>& typed = std::nullopt);

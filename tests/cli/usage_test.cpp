@@ -32,11 +32,47 @@ TEST_CASE("no command, an unknown command, an unknown option") {
         {},
         "name a command: quantize, warmup, cache list, cache show, cache verify, cache explain, cache extract, cache "
         "export, cache import, cache gc, cache clear, cache stats, cache path, info, doctor");
-    refused({"frobnicate"}, "frobnicate");
-    refused({"info", "--frobnicate"}, "frobnicate");
+    refused({"frobnicate"}, "frobnicate (commands: quantize, warmup, cache, info, doctor; see normquant --help)");
+    refused({"info", "--frobnicate"}, "frobnicate (see normquant --help)");
     refused({"quantize"}, "--input");
     refused({"cache"}, "name a command: ");
-    refused({"cache", "lst"}, "lst");
+    refused(
+        {"cache", "lst"},
+        "lst (commands of cache: list, show, verify, explain, extract, export, import, gc, clear, stats, path; see");
+}
+
+TEST_CASE("an empty value is not taken for an option that was left out") {
+    const TempDirectory d;
+    const std::string bundle = d / "kernels.nqb", kernel = d / "kernel.cubin";
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"cache", "list"},
+                                               {"cache", "show", "3f"},
+                                               {"cache", "verify"},
+                                               {"cache", "explain", "--hidden", "64", "--arch", "sm_90"},
+                                               {"cache", "extract", "3f", "-o", kernel},
+                                               {"cache", "export", bundle},
+                                               {"cache", "import", bundle},
+                                               {"cache", "gc"},
+                                               {"cache", "clear", "--yes"},
+                                               {"cache", "stats"},
+                                               {"cache", "path"},
+                                               {"doctor"},
+                                               {"warmup", "--hidden", "64", "--arch", "sm_90"},
+                                               {"quantize", "--input", "x", "--weight", "y", "--out", "z"}}) {
+        std::vector<std::string> arguments = command;
+        arguments.insert(arguments.end(), {"--cache-dir", ""});
+        refused(arguments, "--cache-dir '' is empty: give a value, or leave it out");
+    }
+    refused({"cache", "list", "--bundle", ""}, "--bundle ''");
+    refused({"cache", "list", "--arch", ""}, "--arch ''");
+    refused({"cache", "list", "--hidden", ""}, "--hidden ''");
+    refused({"cache", "list", "--older-than", ""}, "--older-than ''");
+    refused({"cache", "gc", "--max-size", ""}, "--max-size ''");
+    refused({"cache", "gc", "--max-age", ""}, "--max-age ''");
+    refused({"cache", "show", ""}, "ENTRY '' is empty: give a value");
+    refused({"cache", "export", ""}, "BUNDLE ''");
+    refused({"warmup", "--hidden", "", "--arch", "sm_90"}, "--hidden '' is empty: give a value");
+    refused({"quantize", "--input", "x", "--weight", "y", "--out", "z", "--eps", ""}, "--eps ''");
 }
 
 TEST_CASE("help teaches, version answers") {
@@ -84,7 +120,7 @@ TEST_CASE("quantize: option values that are refused are named, with what is acce
     with({"--device", "tpu"}, "--device 'tpu' is not accepted: choose one of auto, cpu, gpu");
     with({"--dtype", "bf16"}, "--dtype bf16 does not fit --input, which is fp16");
     with({"--dtype", "fp32"}, "--dtype 'fp32' is not accepted: choose one of fp16, bf16");
-    for (const char* eps : {"nan", "inf", "1e-6x", "", "1e99"}) {
+    for (const char* eps : {"nan", "inf", "1e-6x", "1e99"}) {
         with({"--eps", eps}, "--eps '" + std::string(eps) + "' is not a finite");
     }
     with({"--eps=-1"}, "--eps '-1' is negative");

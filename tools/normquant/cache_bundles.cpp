@@ -6,6 +6,7 @@
 #include "errors.h"
 #include "files.h"
 #include "options.h"
+#include "printable.h"
 #include "units.h"
 
 #include <fmt/core.h>
@@ -27,11 +28,11 @@ the key, ENTRY is KEY-COMPILER, or the path of the file.
 
 Examples:
   normquant cache extract 3fa94c -o kernel.cubin && cuobjdump -sass kernel.cubin
-  normquant cache extract 3fa94c -o - | sha256sum
+  normquant cache extract 3fa94c -o - --bundle kernels.nqb | sha256sum
 Exit codes: 0 done, 1 no such entry, a bad one, or not written, 2 bad option or an ambiguous key.)";
 
 struct ExtractOptions {
-    std::string cache_dir;
+    ViewOptions view;
     std::string wanted;
     std::string out;
     bool force = false;
@@ -50,9 +51,8 @@ Result<Report> extract(const ExtractOptions& options) {
     const bool to_stdout = options.out == "-";
     if (to_stdout && ::isatty(STDOUT_FILENO) != 0)
         return usage_error("-o - writes a binary file: redirect stdout, or name a file");
-    const auto view = CacheView::open(options.cache_dir, Access::look);
+    const auto view = CacheView::open(options.view, Access::look);
     if (!view) return view.error();
-    if (const Outcome any = (*view)->check_any(); !any) return any.error();
     const auto found = (*view)->find(options.wanted);
     if (!found) return found.error();
     const Item& item = found->front();
@@ -70,7 +70,7 @@ Result<Report> extract(const ExtractOptions& options) {
         return report;
     }
     if (const Outcome written = write_cubin(options.out, cubin, options.force); !written) return written.error();
-    report.text = fmt::format("{} bytes of {} in {}\n", cubin.size(), item.id, options.out);
+    report.text = fmt::format("{} bytes of {} in {}\n", cubin.size(), item.id, printable(options.out));
     return report;
 }
 
@@ -78,10 +78,11 @@ Result<Report> extract(const ExtractOptions& options) {
 
 constexpr const char* kExportFooter =
     R"(Writes the kernels of the layers and the root into one file, which can be copied anywhere and used as it is: a process
-with NORMQUANT_BUNDLES=FILE needs no NVRTC for them. A bundle that exists is replaced at once, or not at all.
+with NORMQUANT_BUNDLES=FILE needs no NVRTC for them. A bundle that exists is replaced at once, or not at all. Bad entries are
+left out and named on stderr, whatever --hidden says: they do not tell their problem.
 
 Examples:
-  normquant cache export kernels.nqb --arch sm_100f
+  normquant cache export kernels.nqb --arch sm_90,sm_100f --hidden 4096,7168
   NORMQUANT_BUNDLES=kernels.nqb NORMQUANT_JIT=off my-server
 Exit codes: 0 done, 1 nothing to export or not written, 2 bad option, 3 bad entries were left out.)";
 
@@ -107,34 +108,33 @@ Result<Entry> read_again(const Place& place, const BundleItem& item) {
 Result<Report> export_bundle(const ExportOptions& options) {
     const auto filter = Filter::parse(options.filter);
     if (!filter) return filter.error();
-    const auto view = CacheView::open(options.cache_dir, Access::look);
+    const auto view = CacheView::open({options.cache_dir, ""}, Access::look);
     if (!view) return view.error();
-    if (const Outcome any = (*view)->check_any(); !any) return any.error();
 
     Report report;
     Json skipped = Json::array();
     const auto skip = [&](const std::string& path, const std::string& error) {
-        report.exit_code = kPartial;
-        report.text += fmt::format("left out {}: {}\n", path, error);
         skipped.push_back({{"path", path}, {"error", error}});
     };
     for (const Place& place : (*view)->places()) {
         if (place.fault) skip(place.path, place.fault->message);
     }
+    for (const DirectoryFault& fault : (*view)->not_read()) skip(fault.path, fault.error);
     std::vector<BundleItem> items;
     std::map<KernelId, const Place*> where;
     (*view)->visit([&](const Item& item) {
-        if (item.place->fault) return;
-        const Json row = describe(item);
-        if (!filter->accepts(item.stored.arch, row["age_seconds"].get<std::int64_t>(), row.value("problem", "")))
-            return;
-        if (!item.stored.entry) return skip(item.stored.path, item.stored.entry.error().message);
+        if (!filter->accepts(describe(item))) return;
+        if (!item.stored.entry) {
+            note(fmt::format("left out {}: {}", item.stored.path, item.stored.entry.error().message));
+            return skip(item.stored.path, item.stored.entry.error().message);
+        }
         const Entry& entry = *item.stored.entry;
         // The first place that has it is the one that serves it.
         if (where.emplace(KernelId{entry.key, entry.compiler}, item.place).second)
             items.push_back({entry.key, entry.compiler, item.stored.arch, 0, 0});
     });
-    if (items.empty()) return failure(fmt::format("nothing to export in {}", (*view)->summary()));
+    const std::string left_out = skipped.empty() ? "" : fmt::format(", {} bad left out", skipped.size());
+    if (items.empty()) return failure(fmt::format("nothing to export in {}{}", (*view)->summary(), left_out));
     const std::size_t count = items.size();
     const Outcome written = write_bundle(system_files(), options.bundle, std::move(items), [&](const BundleItem& item) {
         return read_again(*where.at({item.key, item.compiler}), item);
@@ -143,7 +143,8 @@ Result<Report> export_bundle(const ExportOptions& options) {
     struct stat info {};
     const std::uint64_t bytes =
         system_files().lstat(options.bundle.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
-    report.text += fmt::format("{} entries, {} in {}\n", count, size_text(bytes), options.bundle);
+    report.exit_code = skipped.empty() ? kOk : kPartial;
+    report.text = fmt::format("{} entries, {} in {}{}\n", count, size_text(bytes), printable(options.bundle), left_out);
     report.json = {{"command", "cache export"},
                    {"bundle", options.bundle},
                    {"exported", count},
@@ -168,7 +169,7 @@ struct ImportCounts {
 };
 
 Result<Report> import_bundle(const std::string& cache_dir, const std::string& path) {
-    const auto opened = CacheView::open(cache_dir, Access::change);
+    const auto opened = CacheView::open({cache_dir, ""}, Access::change);
     if (!opened) return opened.error();
     CacheView& view = **opened;
     const auto root = view.writable_root();
@@ -181,7 +182,7 @@ Result<Report> import_bundle(const std::string& cache_dir, const std::string& pa
     Json failures = Json::array();
     const auto fail = [&](std::size_t& count, const BundleItem& item, const std::string& error) {
         ++count;
-        report.text += fmt::format("left out {}: {}\n", hex(item.key), error);
+        note(fmt::format("left out {}: {}", hex(item.key), error));
         failures.push_back({{"key", hex(item.key)}, {"compiler", hex(item.compiler)}, {"error", error}});
     };
     for (const BundleItem& item : bundle->items()) {
@@ -199,8 +200,8 @@ Result<Report> import_bundle(const std::string& cache_dir, const std::string& pa
     if (counts.bad + counts.not_stored != 0) {
         report.exit_code = counts.imported + counts.present == 0 ? kFailed : kPartial;
     }
-    report.text += fmt::format("{} imported, {} there already, {} bad, {} not stored in {}\n", counts.imported,
-                               counts.present, counts.bad, counts.not_stored, view.root_path());
+    report.text = fmt::format("{} imported, {} there already, {} bad, {} not stored in {}\n", counts.imported,
+                              counts.present, counts.bad, counts.not_stored, printable(view.root_path()));
     report.json = {{"command", "cache import"},       {"bundle", path},
                    {"root", view.root_path()},        {"imported", counts.imported},
                    {"present", counts.present},       {"bad", counts.bad},
@@ -217,7 +218,7 @@ Command add_cache_extract(CLI::App& cache) {
     app->add_option("ENTRY", options->wanted, "The beginning of a key, or a path")->required();
     app->add_option("-o,--out", options->out, "The file to write; - for stdout")->required();
     app->add_flag("--force", options->force, "Replace a file that exists");
-    app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
+    add_view_options(*app, options->view);
     app->footer(kExtractFooter);
     return {app, [options] { return extract(*options); }};
 }
@@ -227,7 +228,7 @@ Command add_cache_export(CLI::App& cache) {
     CLI::App* app = cache.add_subcommand("export", "Write kernels into one file, a bundle");
     app->add_option("BUNDLE", options->bundle, "The file to write")->required();
     add_kernel_filter(*app, options->filter);
-    app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, options->cache_dir);
     app->footer(kExportFooter);
     return {app, [options] { return export_bundle(*options); }};
 }
@@ -237,7 +238,7 @@ Command add_cache_import(CLI::App& cache) {
     auto bundle = std::make_shared<std::string>();
     CLI::App* app = cache.add_subcommand("import", "Copy the kernels of a bundle into the root");
     app->add_option("BUNDLE", *bundle, "The file to read")->required();
-    app->add_option("--cache-dir", *cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, *cache_dir);
     app->footer(kImportFooter);
     return {app, [cache_dir, bundle] { return import_bundle(*cache_dir, *bundle); }};
 }

@@ -1,9 +1,9 @@
 // normquant cache explain: what a problem's kernels are filed under, where they would come from, and why two differ.
 #include "cache_commands.h"
 #include "cache_view.h"
-#include "cuda/nvrtc_file.h"
-#include "options.h"
+#include "cuda/nvrtc.h"
 #include "plan/plan.h"
+#include "printable.h"
 #include "problems.h"
 #include "runtime/cubin.h"
 
@@ -18,13 +18,15 @@ namespace {
 constexpr const char* kFooter =
     R"(For every kernel of the problem: the fields that its request key is made of (of the source, the digest), the key, the
 file that it would have, and what a context would do now: use an entry of a layer or of the root, or compile it, and
-with which NVRTC. Loads and compiles nothing.
+with which NVRTC. Compiles nothing.
 
   --against ENTRY   compares with another entry, field by field: why is that one not used?
+  --bundle FILE     asks this bundle alone: does it have what an engine needs?
 
 Examples:
   normquant cache explain --hidden 4096 --arch sm_90
   normquant cache explain --hidden 4096 --arch sm_90 --variant latency --against 3fa94c
+  normquant cache explain --hidden 4096,7168 --arch sm_100f --bundle kernels.nqb
 Exit codes: 0 done, 1 no such entry, 2 bad option.)";
 
 struct Options {
@@ -36,7 +38,7 @@ struct Options {
                        .weights = {"same"}};
     std::string variant;
     std::string against;
-    std::string cache_dir;
+    ViewOptions view;
 };
 
 std::string digest_of_source(const std::string& value) { return "xxh3:" + hex(digest128(value)); }
@@ -52,7 +54,7 @@ Json describe(const NvrtcFile& nvrtc) {
     return {{"path", nvrtc.path},
             {"origin", nvrtc.origin},
             {"identity", nvrtc.identity},
-            {"environment", nvrtc.environment},
+            {"environment", nvrtc_environment()},
             {"compiler", hex(compiler_of(nvrtc))}};
 }
 
@@ -88,16 +90,45 @@ std::optional<Source> find_source(const CacheView& view, const CubinRequest& req
     return std::nullopt;
 }
 
-// What a context would do.
-Source source_of(const CacheView& view, const CubinRequest& request, const Result<NvrtcFile>& nvrtc) {
-    const bool jit = view.config().jit;
-    const auto compiler = jit && nvrtc ? std::optional(compiler_of(*nvrtc)) : std::nullopt;
-    if (auto found = find_source(view, request, compiler)) return *std::move(found);
-    if (!jit) return {{{"place", "none"}, {"reason", "NORMQUANT_JIT is off"}}, "nothing: not cached, and JIT is off"};
-    if (!nvrtc) {
-        return {{{"place", "none"}, {"reason", nvrtc.error().message}},
-                fmt::format("nothing: not cached, and {}", nvrtc.error().message)};
+// Loaded when the first kernel is to be compiled, to see whether it can be.
+class Compiler {
+public:
+    explicit Compiler(const NvrtcSearch& search) : search_(search) {}
+
+    // Why it would not compile this kernel.
+    std::optional<std::string> refusal(const CubinRequest& request) {
+        if (!nvrtc_) nvrtc_ = load_nvrtc(search_);
+        if (!*nvrtc_) return nvrtc_->error().message;
+        const Nvrtc& nvrtc = ***nvrtc_;
+        if (const Outcome targeted = nvrtc.check(request.arch); !targeted) return targeted.error().message;
+        if (request.plan.load_bytes == 32 && !nvrtc.loads_256())
+            return fmt::format("NVRTC {} at {} compiles no 32-byte loads, 12.9 and newer do", text(nvrtc.version),
+                               nvrtc.path);
+        return std::nullopt;
     }
+
+private:
+    const NvrtcSearch& search_;
+    std::optional<Result<std::shared_ptr<const Nvrtc>>> nvrtc_;
+};
+
+// Nowhere to be had. Without the 32-byte variants, a context goes on.
+Source nothing(const CubinRequest& request, const std::string& reason) {
+    const bool optional = request.plan.load_bytes == 32;
+    return {{{"place", "none"}, {"reason", reason}, {"needed", !optional}},
+            fmt::format("nothing: not cached, and {}{}", reason,
+                        optional ? "; not needed: the variant with 16-byte loads stands in for it" : "")};
+}
+
+// What a context would do.
+Source source_of(const CacheView& view, const CubinRequest& request, const Result<NvrtcFile>& nvrtc,
+                 Compiler& compiler) {
+    const bool jit = view.config().jit;
+    const auto compiler_id = jit && nvrtc ? std::optional(compiler_of(*nvrtc)) : std::nullopt;
+    if (auto found = find_source(view, request, compiler_id)) return *std::move(found);
+    if (!jit) return nothing(request, "NORMQUANT_JIT is off");
+    if (!nvrtc) return nothing(request, nvrtc.error().message);
+    if (const auto reason = compiler.refusal(request)) return nothing(request, *reason);
     return {{{"place", "compile"}, {"nvrtc", nvrtc->path}},
             fmt::format("a compile with {}, found by {}", nvrtc->path, nvrtc->origin)};
 }
@@ -120,16 +151,17 @@ void add_differences(Json& out, const char* group, const Json& here, const Json&
 
 std::string value_text(const Json& value) {
     if (value.is_null()) return "(none)";
-    return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return printable(value.is_string() ? value.get<std::string>()
+                                       : value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // The difference from one other entry.
 Json compare(const Json& request, const Result<NvrtcFile>& nvrtc, const Item& other, std::string& text) {
     Json json = {{"id", other.id}, {"path", other.stored.path}};
-    text += fmt::format("  against {} in {}\n", other.id.substr(0, 32), other.stored.path);
+    text += fmt::format("  against {} in {}\n", other.id.substr(0, 32), printable(other.stored.path));
     if (!other.stored.entry) {
         json["error"] = other.stored.entry.error().message;
-        text += fmt::format("    it is bad: {}\n", other.stored.entry.error().message);
+        text += fmt::format("    it is bad: {}\n", printable(other.stored.entry.error().message));
         return json;
     }
     const Json metadata = parse_metadata(other.stored.entry->metadata);
@@ -139,12 +171,12 @@ Json compare(const Json& request, const Result<NvrtcFile>& nvrtc, const Item& ot
     Json differences = Json::array();
     add_differences(differences, "request", request, group("request"));
     if (nvrtc) {
-        add_differences(differences, "compiler", Json{{"nvrtc", nvrtc->identity}, {"environment", nvrtc->environment}},
+        add_differences(differences, "compiler", Json{{"nvrtc", nvrtc->identity}, {"environment", nvrtc_environment()}},
                         group("compiler"));
     }
     for (const Json& difference : differences) {
         text += fmt::format("    {} {} differs\n      here:  {}\n      there: {}\n",
-                            difference["group"].get<std::string>(), difference["field"].get<std::string>(),
+                            difference["group"].get<std::string>(), printable(difference["field"].get<std::string>()),
                             value_text(difference["here"]), value_text(difference["there"]));
     }
     if (differences.empty()) text += "    no field differs\n";
@@ -179,7 +211,7 @@ Result<std::vector<CubinRequest>> requests_of(const Options& options) {
 Result<Report> explain(const Options& options) {
     const auto requests = requests_of(options);
     if (!requests) return requests.error();
-    const auto opened = CacheView::open(options.cache_dir, Access::look);
+    const auto opened = CacheView::open_as_is(options.view, Access::look);
     if (!opened) return opened.error();
     CacheView& view = **opened;
     std::vector<Item> others;
@@ -196,30 +228,31 @@ Result<Report> explain(const Options& options) {
     Json faults = Json::array();
     for (const Place& place : view.places()) {
         if (!place.fault) continue;
-        report.text += fmt::format("not used: {}\n", place.fault->message);
+        report.text += fmt::format("not used: {}\n", printable(place.fault->message));
         faults.push_back({{"path", place.path}, {"error", place.fault->message}});
     }
-    report.text +=
-        nvrtc ? fmt::format("NVRTC {} found by {}, compiler {}\n", nvrtc->path, nvrtc->origin, hex(compiler_of(*nvrtc)))
-              : fmt::format("no NVRTC: {}\n", nvrtc.error().message);
+    report.text += nvrtc ? fmt::format("NVRTC {} found by {}, compiler {}\n", printable(nvrtc->path), nvrtc->origin,
+                                       hex(compiler_of(*nvrtc)))
+                         : fmt::format("no NVRTC: {}\n", printable(nvrtc.error().message));
+    Compiler compiler(view.config().nvrtc);
     Json kernels = Json::array();
     for (const CubinRequest& request : *requests) {
         const Json fields = to_json(request.fields);
-        const Source source = source_of(view, request, nvrtc);
+        const Source source = source_of(view, request, nvrtc, compiler);
         Json kernel = {{"key", hex(request.key)}, {"fields", fields}};
         report.text += fmt::format("{} for {}\n", hex(request.key), request.arch.name());
         for (const auto& [label, value] : fields.items())
-            report.text += fmt::format("  {:<14}{}\n", label, value.get<std::string>());
+            report.text += fmt::format("  {:<14}{}\n", label, printable(value.get<std::string>()));
         if (!view.root_path().empty() && nvrtc) {
             kernel["path"] = view.places().back().store->path_of(request.arch.name(), request.key, compiler_of(*nvrtc));
-            report.text += fmt::format("  {:<14}{}\n", "path", kernel["path"].get<std::string>());
+            report.text += fmt::format("  {:<14}{}\n", "path", printable(kernel["path"].get<std::string>()));
         }
         kernel["source"] = source.json;
-        report.text += fmt::format("  {:<14}{}\n", "comes from", source.text);
+        report.text += fmt::format("  {:<14}{}\n", "comes from", printable(source.text));
         Json bad = Json::array();
         for (const std::string& message : view.take_messages()) {
             bad.push_back(message);
-            report.text += fmt::format("  {:<14}{}\n", "passed over", message);
+            report.text += fmt::format("  {:<14}{}\n", "passed over", printable(message));
         }
         kernel["passed_over"] = std::move(bad);
         if (!others.empty()) {
@@ -245,7 +278,7 @@ Command add_cache_explain(CLI::App& cache) {
     add_problem_options(*app, options->lists);
     app->add_option("--variant", options->variant, "One plan only: throughput, latency, throughput_32b, latency_32b");
     app->add_option("--against", options->against, "An entry to compare with: the beginning of a key, or a path");
-    app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
+    add_view_options(*app, options->view);
     app->footer(kFooter);
     return {app, [options] { return explain(*options); }};
 }

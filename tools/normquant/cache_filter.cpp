@@ -9,11 +9,16 @@
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+
 namespace nq::cli {
 
 void add_kernel_filter(CLI::App& app, FilterOptions& options) {
-    app.add_option("--arch", options.arch, "Only kernels for this target, as sm_90 or sm_100f");
-    app.add_option("--hidden", options.hidden, "Only kernels for rows of this length H");
+    const auto list = [&app](const char* name, std::vector<std::string>& values, const char* help) {
+        app.add_option(name, values, help)->delimiter(',')->allow_extra_args(false);
+    };
+    list("--arch", options.archs, "Only kernels for these targets, as sm_90,sm_100f");
+    list("--hidden", options.hidden, "Only kernels for rows of these lengths H, as 4096,7168; and bad entries");
 }
 
 void add_age_filter(CLI::App& app, FilterOptions& options) {
@@ -23,15 +28,15 @@ void add_age_filter(CLI::App& app, FilterOptions& options) {
 
 Result<Filter> Filter::parse(const FilterOptions& options) {
     Filter filter;
-    if (!options.arch.empty()) {
-        const auto arch = parse_arch(options.arch);
+    for (const std::string& text : options.archs) {
+        const auto arch = parse_arch(text);
         if (!arch) return usage_error(fmt::format("--arch: {}", arch.error().message));
-        filter.arch_ = arch->name();
+        filter.archs_.push_back(arch->name());
     }
-    if (!options.hidden.empty()) {
-        const auto hidden = parse_count("--hidden", options.hidden, 16, kMaxHidden);
+    for (const std::string& text : options.hidden) {
+        const auto hidden = parse_count("--hidden", text, 16, kMaxHidden);
         if (!hidden) return hidden.error();
-        filter.hidden_ = *hidden;
+        filter.hidden_.push_back(*hidden);
     }
     if (!options.older_than.empty()) {
         const auto age = parse_age("--older-than", options.older_than);
@@ -46,11 +51,16 @@ Result<Filter> Filter::parse(const FilterOptions& options) {
     return filter;
 }
 
-bool Filter::accepts(const std::string& arch, std::int64_t age_seconds, const std::string& problem) const {
-    if (!arch_.empty() && arch != arch_) return false;
-    if (older_than_ && age_seconds <= *older_than_) return false;
-    if (newer_than_ && age_seconds >= *newer_than_) return false;
-    return !hidden_ || (" " + problem + " ").find(fmt::format(" hidden={} ", *hidden_)) != std::string::npos;
+bool Filter::accepts(const Json& row) const {
+    if (!archs_.empty() && std::ranges::find(archs_, row["arch"].get<std::string>()) == archs_.end()) return false;
+    const auto age = row["age_seconds"].get<std::int64_t>();
+    if (older_than_ && age <= *older_than_) return false;
+    if (newer_than_ && age >= *newer_than_) return false;
+    if (hidden_.empty() || row.contains("error")) return true;
+    const std::string problem = fmt::format(" {} ", row["problem"].get<std::string>());
+    return std::ranges::any_of(hidden_, [&](std::uint32_t hidden) {
+        return problem.find(fmt::format(" hidden={} ", hidden)) != problem.npos;
+    });
 }
 
 }  // namespace nq::cli

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -14,8 +15,8 @@ class App;
 namespace nq::cli {
 
 struct FilterOptions {
-    std::string arch;
-    std::string hidden;
+    std::vector<std::string> archs;
+    std::vector<std::string> hidden;
     std::string older_than;
     std::string newer_than;
 };
@@ -26,12 +27,12 @@ void add_age_filter(CLI::App& app, FilterOptions& options);     // --older-than,
 class Filter {
 public:
     static Result<Filter> parse(const FilterOptions& options);
-    // problem: as the entry's metadata has it.
-    bool accepts(const std::string& arch, std::int64_t age_seconds, const std::string& problem) const;
+    // Of an entry as describe() has it. A bad one does not tell its problem and is accepted, whichever is asked for.
+    bool accepts(const Json& row) const;
 
 private:
-    std::string arch_;
-    std::optional<std::uint32_t> hidden_;
+    std::vector<std::string> archs_;
+    std::vector<std::uint32_t> hidden_;
     std::optional<std::int64_t> older_than_;
     std::optional<std::int64_t> newer_than_;
 };

@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "jit/cubin_info.h"
 #include "options.h"
+#include "printable.h"
 #include "units.h"
 
 #include <fmt/core.h>
@@ -19,19 +20,18 @@ namespace {
 
 constexpr const char* kListFooter =
     R"(One line an entry: key, target, bytes, time since the last use, problem and plan. Every entry is read and verified; one that
-is not sound is shown as BAD, with the reason. The age is renewed by a hit, at most once an hour; eviction goes by it.
-In a bundle it is the file's.
+is not sound is shown as BAD, with the reason, whatever --hidden says: it does not tell its problem. The age is renewed by a
+hit, at most once an hour; eviction goes by it. In a bundle it is the file's.
 
 Examples:
   normquant cache list
-  normquant cache list --arch sm_100f --hidden 7168
+  normquant cache list --arch sm_90,sm_100f --hidden 7168
   normquant cache list --older-than 30d --sort age --reverse
   normquant cache list --bundle kernels.nqb --json
 Exit codes: 0 done, 1 no cache, 2 bad option.)";
 
 struct ListOptions {
-    std::string cache_dir;
-    std::string bundle;
+    ViewOptions view;
     FilterOptions filter;
     std::string sort = "arch";
     bool reverse = false;
@@ -67,20 +67,9 @@ std::string row_text(const Json& row, bool layered) {
         bad ? fmt::format("{}: {}", row["path"].get<std::string>(), row["error"].get<std::string>())
             : fmt::format("{}; {}", row["problem"].get<std::string>(), row["variant"].get<std::string>());
     return fmt::format("{:<32}  {:<9} {:>8} {:>5}  {}{}\n", bad ? "BAD" : row["key"].get<std::string>(),
-                       row["arch"].get<std::string>(), row["bytes"].get<std::uint64_t>(),
+                       printable(row["arch"].get<std::string>()), row["bytes"].get<std::uint64_t>(),
                        age_text(row["age_seconds"].get<std::int64_t>()),
-                       layered ? fmt::format("{:<9}  ", row["place"].get<std::string>()) : "", what);
-}
-
-Json describe_places(const CacheView& view, std::string& text) {
-    Json places = Json::array();
-    for (const Place& place : view.places()) {
-        places.push_back({{"path", place.path}, {"kind", name(place.kind)}});
-        if (!place.fault) continue;
-        places.back()["error"] = place.fault->message;
-        text += fmt::format("not used: {}\n", place.fault->message);
-    }
-    return places;
+                       layered ? fmt::format("{:<9}  ", row["place"].get<std::string>()) : "", printable(what));
 }
 
 Result<Report> list(const ListOptions& options) {
@@ -88,16 +77,13 @@ Result<Report> list(const ListOptions& options) {
     if (!filter) return filter.error();
     const auto before = order_of(options.sort);
     if (!before) return before.error();
-    const auto view = options.bundle.empty() ? CacheView::open(options.cache_dir, Access::look)
-                                             : CacheView::open_bundle(options.bundle);
+    const auto view = CacheView::open(options.view, Access::look);
     if (!view) return view.error();
-    if (const Outcome any = (*view)->check_any(); !any) return any.error();
 
     std::vector<Json> rows;
     (*view)->visit([&](const Item& item) {
         Json row = describe(item);
-        if (filter->accepts(item.stored.arch, row["age_seconds"].get<std::int64_t>(), row.value("problem", "")))
-            rows.push_back(std::move(row));
+        if (filter->accepts(row)) rows.push_back(std::move(row));
     });
     std::ranges::stable_sort(rows, *before);
     if (options.reverse) std::ranges::reverse(rows);
@@ -108,18 +94,22 @@ Result<Report> list(const ListOptions& options) {
         report.text = fmt::format("{:<32}  {:<9} {:>8} {:>5}  {}{}\n", "KEY", "TARGET", "BYTES", "AGE",
                                   layered ? "WHERE      " : "", "PROBLEM; PLAN");
     std::uint64_t bytes = 0;
+    std::size_t bad = 0;
     Json entries = Json::array();
     for (Json& row : rows) {
+        bad += row.contains("error") ? 1 : 0;
         bytes += row["bytes"].get<std::uint64_t>();
         report.text += row_text(row, layered);
         entries.push_back(std::move(row));
     }
-    report.text += fmt::format("{} entries, {} bytes in {}\n", entries.size(), bytes, (*view)->summary());
-    Json places = describe_places(**view, report.text);
+    report.text += fmt::format("{} entries, {} bytes{} in {}\n", entries.size(), bytes,
+                               bad == 0 ? "" : fmt::format(", {} bad", bad), printable((*view)->summary()));
     report.json = {{"command", "cache list"},
                    {"root", (*view)->root_path()},
-                   {"places", std::move(places)},
+                   {"places", (*view)->places_json()},
+                   {"not_read", (*view)->not_read_json()},
                    {"bytes", bytes},
+                   {"bad", bad},
                    {"entries", std::move(entries)}};
     return report;
 }
@@ -129,8 +119,11 @@ Result<Report> list(const ListOptions& options) {
 constexpr const char* kShowFooter =
     R"(ENTRY is any unique beginning of a key, or the path of a file. Of a key that several NVRTCs have compiled, all are shown.
 
+  --all   also what the entry's metadata says: every field of its key, its plan, its compiler. --json always has it.
+
 Examples:
   normquant cache show 3fa94c
+  normquant cache show 3fa94c --all --bundle kernels.nqb
   normquant cache show 3fa94c --json | jq '.entries[0].metadata.request'
 Exit codes: 0 done, 1 no cache, no such entry or a bad one, 2 bad option or an ambiguous key.)";
 
@@ -150,14 +143,19 @@ void append_fields(std::string& text, const std::string& prefix, const Json& val
         }
     }
     while (!line.empty() && line.back() == '\n') line.pop_back();
-    text += fmt::format("  {:<31} {}\n", prefix, line.empty() ? "-" : line);
+    text += fmt::format("  {:<31} {}\n", printable(prefix), line.empty() ? "-" : printable(line));
 }
 
-Result<Report> show(const std::string& cache_dir, const std::string& wanted) {
-    const auto view = CacheView::open(cache_dir, Access::look);
+struct ShowOptions {
+    ViewOptions view;
+    std::string wanted;
+    bool all = false;
+};
+
+Result<Report> show(const ShowOptions& options) {
+    const auto view = CacheView::open(options.view, Access::look);
     if (!view) return view.error();
-    if (const Outcome any = (*view)->check_any(); !any) return any.error();
-    const auto found = (*view)->find(wanted);
+    const auto found = (*view)->find(options.wanted);
     if (!found) return found.error();
     Report report;
     Json entries = Json::array();
@@ -173,11 +171,12 @@ Result<Report> show(const std::string& cache_dir, const std::string& wanted) {
         } else {
             report.exit_code = kFailed;
         }
-        report.text += fmt::format(
-            "{} for {}\n", entry.contains("error") ? "BAD entry" : entry["key"].get<std::string>(), item.stored.arch);
+        report.text +=
+            fmt::format("{} for {}\n", entry.contains("error") ? "BAD entry" : entry["key"].get<std::string>(),
+                        printable(item.stored.arch));
         append_fields(report.text, "", entry);
         entry["metadata"] = metadata;
-        if (!metadata.is_null()) append_fields(report.text, "metadata", metadata);
+        if (options.all && !metadata.is_null()) append_fields(report.text, "metadata", metadata);
         entries.push_back(std::move(entry));
     }
     report.json = {{"command", "cache show"}, {"root", (*view)->root_path()}, {"entries", std::move(entries)}};
@@ -196,12 +195,21 @@ harmless, as it is a miss when it is asked for, and made again.
 Examples:
   normquant cache verify && echo sound
   normquant cache verify --repair
+  normquant cache verify --bundle kernels.nqb
 Exit codes: 0 all is sound, or was repaired; 1 no cache, or something bad is left; 2 bad option.)";
 
-Result<Report> verify(const std::string& cache_dir, bool repair) {
-    const auto view = CacheView::open(cache_dir, repair ? Access::change : Access::look);
+struct VerifyOptions {
+    ViewOptions view;
+    bool repair = false;
+};
+
+Result<Report> verify(const VerifyOptions& options) {
+    const bool repair = options.repair;
+    if (repair && !options.view.bundle.empty())
+        return usage_error(
+            fmt::format("--repair changes the root; --bundle '{}' is only looked at", options.view.bundle));
+    const auto view = CacheView::open(options.view, repair ? Access::change : Access::look);
     if (!view) return view.error();
-    if (const Outcome any = (*view)->check_any(); !any) return any.error();
     Store* root = nullptr;
     if (repair) {
         const auto writable = (*view)->writable_root();
@@ -218,27 +226,31 @@ Result<Report> verify(const std::string& cache_dir, bool repair) {
             return;
         }
         Json entry = describe(item);
-        report.text += fmt::format("BAD {}: {}\n", item.stored.path, item.stored.entry.error().message);
+        report.text +=
+            fmt::format("BAD {}: {}\n", printable(item.stored.path), printable(item.stored.entry.error().message));
         bool repaired = false;
         if (root != nullptr && item.place->store.get() == root) {
             repaired = root->repair(item.stored);
             for (const std::string& message : (*view)->take_messages()) {
                 entry["repair"] = message;
-                report.text += fmt::format("    {}: {}\n", repaired ? "repaired" : "not repaired", message);
+                report.text += fmt::format("    {}: {}\n", repaired ? "repaired" : "not repaired", printable(message));
             }
         }
         entry["repaired"] = repaired;
         left += repaired ? 0 : 1;
         bad.push_back(std::move(entry));
     });
-    Json places = describe_places(**view, report.text);
+    const std::size_t bad_left = left;
+    Json places = (*view)->places_json();
     for (const Json& place : places) left += place.contains("error") ? 1 : 0;
+    left += (*view)->not_read().size();
     report.text += fmt::format("{} sound, {} bad{} in {}\n", sound, bad.size(),
-                               repair ? fmt::format(", {} of them left", left) : "", (*view)->summary());
+                               repair ? fmt::format(", {} of them left", bad_left) : "", printable((*view)->summary()));
     report.exit_code = left == 0 ? kOk : kFailed;
     report.json = {{"command", "cache verify"},
                    {"root", (*view)->root_path()},
                    {"places", std::move(places)},
+                   {"not_read", (*view)->not_read_json()},
                    {"sound", sound},
                    {"left", left},
                    {"bad", std::move(bad)}};
@@ -272,36 +284,34 @@ Command add_cache_list(CLI::App& cache) {
     add_age_filter(*app, options->filter);
     app->add_option("--sort", options->sort, "age, size, arch, problem or key, the least first")->capture_default_str();
     app->add_flag("--reverse", options->reverse, "The greatest first");
-    app->add_option("--bundle", options->bundle, "List this bundle instead");
-    app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
+    add_view_options(*app, options->view);
     app->footer(kListFooter);
     return {app, [options] { return list(*options); }};
 }
 
 Command add_cache_show(CLI::App& cache) {
-    auto cache_dir = std::make_shared<std::string>();
-    auto wanted = std::make_shared<std::string>();
-    CLI::App* app = cache.add_subcommand("show", "Everything an entry says about itself");
-    app->add_option("ENTRY", *wanted, "The beginning of a key, or a path")->required();
-    app->add_option("--cache-dir", *cache_dir, kCacheDirHelp);
+    auto options = std::make_shared<ShowOptions>();
+    CLI::App* app = cache.add_subcommand("show", "What an entry says about itself");
+    app->add_option("ENTRY", options->wanted, "The beginning of a key, or a path")->required();
+    app->add_flag("--all", options->all, "Its metadata as well");
+    add_view_options(*app, options->view);
     app->footer(kShowFooter);
-    return {app, [cache_dir, wanted] { return show(*cache_dir, *wanted); }};
+    return {app, [options] { return show(*options); }};
 }
 
 Command add_cache_verify(CLI::App& cache) {
-    auto cache_dir = std::make_shared<std::string>();
-    auto repair = std::make_shared<bool>(false);
+    auto options = std::make_shared<VerifyOptions>();
     CLI::App* app = cache.add_subcommand("verify", "Read every entry in full: lengths, checksum, ELF bounds");
-    app->add_flag("--repair", *repair, "Set bad entries of the root aside");
-    app->add_option("--cache-dir", *cache_dir, kCacheDirHelp);
+    app->add_flag("--repair", options->repair, "Set bad entries of the root aside");
+    add_view_options(*app, options->view);
     app->footer(kVerifyFooter);
-    return {app, [cache_dir, repair] { return verify(*cache_dir, *repair); }};
+    return {app, [options] { return verify(*options); }};
 }
 
 Command add_cache_path(CLI::App& cache) {
     auto cache_dir = std::make_shared<std::string>();
     CLI::App* app = cache.add_subcommand("path", "Print the root directory");
-    app->add_option("--cache-dir", *cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, *cache_dir);
     app->footer(kPathFooter);
     return {app, [cache_dir] { return path(*cache_dir); }};
 }

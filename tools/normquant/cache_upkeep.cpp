@@ -1,11 +1,10 @@
 // normquant cache gc, clear, stats.
-#include "cache/layout.h"
-#include "cache/lock.h"
 #include "cache_commands.h"
 #include "cache_view.h"
 #include "errors.h"
 #include "inventory.h"
 #include "options.h"
+#include "printable.h"
 #include "units.h"
 
 #include <fmt/core.h>
@@ -30,13 +29,14 @@ options, the size limit of NORMQUANT_CACHE_SIZE (1 GiB by default) is applied, a
 Examples:
   normquant cache gc
   normquant cache gc --max-size 256M --max-age 30d
-Exit codes: 0 done, 1 no cache, or another process is at it, 2 bad option.)";
+Exit codes: 0 done, 1 no cache, another process is at it, or something could not be removed, 2 bad option.)";
 
 Json describe(const EvictionReport& report) {
     return {{"removed_entries", report.entries},
             {"removed_bytes", report.bytes},
             {"left_entries", report.left_entries},
             {"left_bytes", report.left_bytes},
+            {"failed", report.failed},
             {"removed_temp_files", report.temp_files},
             {"removed_bad_files", report.bad_files},
             {"removed_locks", report.locks}};
@@ -44,9 +44,15 @@ Json describe(const EvictionReport& report) {
 
 std::string text_of(const EvictionReport& report, const std::string& root) {
     const std::uint64_t others = report.temp_files + report.bad_files + report.locks;
-    return fmt::format("{} entries, {} removed{}; {} entries, {} left in {}\n", report.entries, size_text(report.bytes),
-                       others == 0 ? "" : fmt::format(", and {} other files", others), report.left_entries,
-                       size_text(report.left_bytes), root);
+    return fmt::format("{} entries, {} removed{}; {}{} entries, {} left in {}\n", report.entries,
+                       size_text(report.bytes), others == 0 ? "" : fmt::format(", and {} other files", others),
+                       report.failed == 0 ? "" : fmt::format("{} could not be removed; ", report.failed),
+                       report.left_entries, size_text(report.left_bytes), printable(root));
+}
+
+// Directories that cannot be read hold more than the counts say.
+ExitCode exit_code_of(const EvictionReport& report, const CacheView& view) {
+    return report.failed == 0 && view.not_read().empty() ? kOk : kFailed;
 }
 
 struct GcOptions {
@@ -71,7 +77,7 @@ Result<Report> gc(const GcOptions& options) {
                 fmt::format("--max-age '{}' leaves nothing: that is normquant cache clear", options.max_age));
         limits.age_seconds = *age;
     }
-    const auto view = CacheView::open(options.cache_dir, Access::change);
+    const auto view = CacheView::open({options.cache_dir, ""}, Access::change);
     if (!view) return view.error();
     const auto root = (*view)->writable_root();
     if (!root) return root.error();
@@ -84,9 +90,11 @@ Result<Report> gc(const GcOptions& options) {
         if (!done.ran) return failure(fmt::format("another process is evicting from {}: try again", (*root)->root()));
     }
     Report report;
+    report.exit_code = exit_code_of(done, **view);
     report.text = text_of(done, (*root)->root());
     report.json = {{"command", "cache gc"}, {"root", (*root)->root()}, {"limit_bytes", limits.bytes}};
     report.json.update(describe(done));
+    report.json["not_read"] = (*view)->not_read_json();
     return report;
 }
 
@@ -102,7 +110,7 @@ Examples:
 Exit codes: 0 done, 1 no cache, declined, or something could not be removed, 2 bad option or nobody to ask.)";
 
 bool confirmed(const std::string& question) {
-    fmt::print(stderr, "{} [y/N] ", question);
+    fmt::print(stderr, "{} [y/N] ", printable(question));
     std::fflush(stderr);
     char answer[16] = "";
     return std::fgets(answer, sizeof answer, stdin) != nullptr && (answer[0] == 'y' || answer[0] == 'Y');
@@ -111,7 +119,7 @@ bool confirmed(const std::string& question) {
 Result<Report> clear(const std::string& cache_dir, bool yes) {
     if (!yes && ::isatty(STDIN_FILENO) == 0)
         return usage_error("there is nobody to ask whether to remove every entry: --yes does so without asking");
-    const auto view = CacheView::open(cache_dir, Access::change);
+    const auto view = CacheView::open({cache_dir, ""}, Access::change);
     if (!view) return view.error();
     const auto root = (*view)->writable_root();
     if (!root) return root.error();
@@ -124,10 +132,11 @@ Result<Report> clear(const std::string& cache_dir, bool yes) {
     }
     const EvictionReport done = (*root)->clear();
     Report report;
-    report.exit_code = done.left_entries == 0 ? kOk : kFailed;
+    report.exit_code = exit_code_of(done, **view);
     report.text = text_of(done, (*root)->root());
     report.json = {{"command", "cache clear"}, {"root", (*root)->root()}};
     report.json.update(describe(done));
+    report.json["not_read"] = (*view)->not_read_json();
     return report;
 }
 
@@ -167,22 +176,9 @@ std::string text_of(const CounterTotals& totals, const Json& ratio) {
            line("bad entries", std::to_string(totals.bad_entries));
 }
 
-// Under the lock that a process which adds its counters takes: it would write the old sums again.
-Outcome reset_statistics(const std::string& root) {
-    const std::string version = root + "/v1";
-    if (::access(version.c_str(), F_OK) != 0) return Unit{};
-    const FileLock turn = FileLock::try_acquire(system_files(), layout::locks(version) + "/statistics", 0600);
-    if (turn.status() == FileLock::Status::busy)
-        return failure(fmt::format("the counters are being updated by {}: try again", turn.holder()));
-    const std::string path = layout::stats(version);
-    if (system_files().unlink(path.c_str()) != 0 && errno != ENOENT) return io_error("unlink", path, errno);
-    return Unit{};
-}
-
 Result<Report> stats(const std::string& cache_dir, bool reset) {
-    const auto view = CacheView::open(cache_dir, reset ? Access::change : Access::look);
+    const auto view = CacheView::open({cache_dir, ""}, reset ? Access::change : Access::look);
     if (!view) return view.error();
-    if (const Outcome any = (*view)->check_any(); !any) return any.error();
     if (reset) {
         if (const auto writable = (*view)->writable_root(); !writable) return writable.error();
     }
@@ -204,19 +200,26 @@ Result<Report> stats(const std::string& cache_dir, bool reset) {
         archs[arch] = count;
         arch_text += fmt::format("{}{} {}", arch_text.empty() ? "" : ", ", count, arch);
     }
-    report.text = fmt::format("{}\n  {:<16}{}{}\n  {:<16}{} of {}\n", (*view)->summary(), "entries", there.entries,
-                              arch_text.empty() ? "" : ": " + arch_text, "size", size_text(there.disk_bytes),
-                              limit == 0 ? "no limit" : size_text(limit)) +
+    report.text = fmt::format("{}\n  {:<16}{}{}\n  {:<16}{} of {}\n", printable((*view)->summary()), "entries",
+                              there.entries, arch_text.empty() ? "" : ": " + printable(arch_text), "size",
+                              size_text(there.disk_bytes), limit == 0 ? "no limit" : size_text(limit)) +
                   text_of(totals, ratio);
     if (reset) {
-        if (const Outcome done = reset_statistics(root); !done) return done.error();
+        Store& store = *(*view)->places().back().store;
+        // Where there is no cache yet, they are zero, and nothing is made for their sake.
+        if (::access(version_root(store).c_str(), F_OK) == 0 && !store.reset_statistics())
+            return failure(
+                fmt::format("the counters in {} could not be reset: another process is at them, or the "
+                            "directory cannot be written",
+                            root));
         report.text += "the counters are zero now\n";
     }
-    report.json = {{"command", "cache stats"},        {"root", root},
-                   {"entries", there.entries},        {"bytes", there.bytes},
-                   {"disk_bytes", there.disk_bytes},  {"limit_bytes", limit == 0 ? Json(nullptr) : Json(limit)},
-                   {"archs", std::move(archs)},       {"hit_ratio", ratio},
-                   {"counters", std::move(counters)}, {"reset", reset}};
+    report.json = {{"command", "cache stats"},         {"root", root},
+                   {"places", (*view)->places_json()}, {"not_read", (*view)->not_read_json()},
+                   {"entries", there.entries},         {"bytes", there.bytes},
+                   {"disk_bytes", there.disk_bytes},   {"limit_bytes", limit == 0 ? Json(nullptr) : Json(limit)},
+                   {"archs", std::move(archs)},        {"hit_ratio", ratio},
+                   {"counters", std::move(counters)},  {"reset", reset}};
     return report;
 }
 
@@ -227,7 +230,7 @@ Command add_cache_gc(CLI::App& cache) {
     CLI::App* app = cache.add_subcommand("gc", "Remove entries not used for long");
     app->add_option("--max-size", options->max_size, "Bytes on disk, such as 256M or 2G");
     app->add_option("--max-age", options->max_age, "Time since the last use, such as 12h or 30d");
-    app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, options->cache_dir);
     app->footer(kGcFooter);
     return {app, [options] { return gc(*options); }};
 }
@@ -237,7 +240,7 @@ Command add_cache_clear(CLI::App& cache) {
     auto yes = std::make_shared<bool>(false);
     CLI::App* app = cache.add_subcommand("clear", "Remove every entry");
     app->add_flag("--yes", *yes, "Do not ask");
-    app->add_option("--cache-dir", *cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, *cache_dir);
     app->footer(kClearFooter);
     return {app, [cache_dir, yes] { return clear(*cache_dir, *yes); }};
 }
@@ -247,7 +250,7 @@ Command add_cache_stats(CLI::App& cache) {
     auto reset = std::make_shared<bool>(false);
     CLI::App* app = cache.add_subcommand("stats", "What processes have hit, missed, compiled and stored");
     app->add_flag("--reset", *reset, "Set the counters to zero");
-    app->add_option("--cache-dir", *cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, *cache_dir);
     app->footer(kStatsFooter);
     return {app, [cache_dir, reset] { return stats(*cache_dir, *reset); }};
 }

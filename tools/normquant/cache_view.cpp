@@ -2,17 +2,28 @@
 
 #include "errors.h"
 #include "libraries.h"
+#include "options.h"
+#include "printable.h"
 #include "units.h"
 
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
+
+#include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 namespace nq::cli {
 namespace {
 
 bool is_hex(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
+
+std::string lower_case(std::string text) {
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+}
 
 std::string absolute(const std::string& path) {
     std::error_code ignored;
@@ -48,11 +59,31 @@ const char* name(Place::Kind kind) {
 
 CacheView::CacheView(ContextConfig config) : config_(std::move(config)), log_(keep_message, &messages_, NQ_LOG_INFO) {}
 
-Result<std::unique_ptr<CacheView>> CacheView::open(const std::string& cache_dir, Access access) {
+void add_view_options(CLI::App& app, ViewOptions& options) {
+    add_cache_dir(app, options.cache_dir);
+    app.add_option("--bundle", options.bundle, "Look at this bundle instead")->excludes("--cache-dir");
+}
+
+Result<std::unique_ptr<CacheView>> CacheView::open_as_is(const ViewOptions& options, Access access) {
+    if (!options.bundle.empty()) return open_bundle(options.bundle);
     auto config = environment_config();
     if (!config) return config.error();
-    if (!cache_dir.empty()) config->cache.root = cache_dir;
+    if (!options.cache_dir.empty()) config->cache.root = options.cache_dir;
     return create(*std::move(config), access);
+}
+
+Result<std::unique_ptr<CacheView>> CacheView::open(const ViewOptions& options, Access access) {
+    auto view = open_as_is(options, access);
+    if (!view) return view.error();
+    if ((*view)->places_.empty()) return no_cache();
+    for (const Place& place : (*view)->places_) {
+        if (!place.fault) continue;
+        if (place.kind == Place::Kind::root) return failure(place.fault->message);
+        note(fmt::format("not used: {}", place.fault->message));
+    }
+    for (const DirectoryFault& fault : (*view)->not_read_)
+        note(fmt::format("not read: {}: {}", fault.path, fault.error));
+    return view;
 }
 
 std::unique_ptr<CacheView> CacheView::create(ContextConfig config, Access access) {
@@ -61,13 +92,8 @@ std::unique_ptr<CacheView> CacheView::create(ContextConfig config, Access access
     if (!view->config_.cache.root.empty()) {
         StoreOptions options = view->config_.cache.store;
         options.read_only |= access == Access::look;
-        auto store =
-            std::make_unique<Store>(view->config_.cache.root, options, system_files(), view->log_, view->counters_);
-        view->root_path_ = store->root();
-        Place root{Place::Kind::root, store->root(), nullptr, std::nullopt, std::nullopt};
-        if (const Outcome trusted = store->check(); !trusted) root.fault = trusted.error();
-        root.store = std::move(store);
-        view->places_.push_back(std::move(root));
+        view->places_.push_back(view->directory(Place::Kind::root, view->config_.cache.root, options));
+        view->root_path_ = view->places_.back().path;
     }
     view->messages_.clear();
     return view;
@@ -83,14 +109,27 @@ Result<std::unique_ptr<CacheView>> CacheView::open_bundle(const std::string& pat
     return view;
 }
 
+Place CacheView::directory(Place::Kind kind, const std::string& path, const StoreOptions& options) {
+    auto store = std::make_unique<Store>(path, options, system_files(), log_, counters_);
+    Place place{kind, store->root(), nullptr, std::nullopt, std::nullopt};
+    if (const Outcome trusted = store->check(); !trusted) place.fault = trusted.error();
+    for (DirectoryFault& fault : directory_faults(place.path, /*written=*/false)) {
+        const bool whole = fault.path == place.path || fault.path == place.path + "/v1";
+        // One that can be passed through serves whoever knows the names in it, as a context does.
+        if (!whole || (is_directory(fault.path) && ::access(fault.path.c_str(), X_OK) == 0)) {
+            not_read_.push_back(std::move(fault));
+        } else if (!place.fault) {
+            place.fault = Error{NQ_ERR_CACHE_IO, fmt::format("cache directory {}: {}", fault.path, fault.error), {}};
+        }
+    }
+    place.store = std::move(store);
+    return place;
+}
+
 void CacheView::add_layer(const std::string& path) {
     const bool shared = config_.cache.store.shared;
     if (is_directory(path)) {
-        Place place{Place::Kind::directory, path, nullptr, std::nullopt, std::nullopt};
-        place.store = std::make_unique<Store>(path, StoreOptions{.read_only = true, .shared = shared}, system_files(),
-                                              log_, counters_);
-        if (const Outcome trusted = place.store->check(); !trusted) place.fault = trusted.error();
-        places_.push_back(std::move(place));
+        places_.push_back(directory(Place::Kind::directory, path, StoreOptions{.read_only = true, .shared = shared}));
         return;
     }
     Place place{Place::Kind::bundle, path, nullptr, std::nullopt, std::nullopt};
@@ -110,21 +149,33 @@ std::string CacheView::summary() const {
     return fmt::format("{}{}{} layer{}", text, text.empty() ? "" : " and ", layers, layers == 1 ? "" : "s");
 }
 
-Outcome CacheView::check_any() const { return places_.empty() ? Outcome(no_cache()) : Outcome(Unit{}); }
-
 Result<Store*> CacheView::writable_root() {
     if (root_path_.empty()) return no_cache();
     const Place& root = places_.back();
-    if (root.fault) return *root.fault;
     if (root.store->options().read_only) {
         return failure(fmt::format("{} may not be changed: NORMQUANT_CACHE_READONLY is on", root_path_));
     }
     return root.store.get();
 }
 
+Json CacheView::places_json() const {
+    Json places = Json::array();
+    for (const Place& place : places_) {
+        places.push_back({{"path", place.path}, {"kind", name(place.kind)}});
+        if (place.fault) places.back()["error"] = place.fault->message;
+    }
+    return places;
+}
+
+Json CacheView::not_read_json() const {
+    Json faults = Json::array();
+    for (const DirectoryFault& fault : not_read_) faults.push_back({{"path", fault.path}, {"error", fault.error}});
+    return faults;
+}
+
 void CacheView::visit(const std::function<void(Item)>& visitor) const {
     for (const Place& place : places_) {
-        if (place.store != nullptr) {
+        if (place.store != nullptr && !place.fault) {
             place.store->visit([&](StoredEntry stored) {
                 std::string id =
                     stored.entry ? hex(stored.entry->key) + "-" + hex(stored.entry->compiler) : id_of_path(stored.path);
@@ -143,12 +194,12 @@ void CacheView::visit(const std::function<void(Item)>& visitor) const {
 }
 
 Result<std::vector<Item>> CacheView::find(const std::string& wanted) const {
-    const std::string path = absolute(wanted);
+    const std::string path = absolute(wanted), digits = lower_case(wanted);
     std::vector<Item> found;
     std::size_t others = 0;  // of another key than the first
     visit([&](Item item) {
         const bool by_path = item.place->store != nullptr && (item.stored.path == path || item.stored.path == wanted);
-        const bool by_id = !wanted.empty() && item.id.starts_with(wanted);
+        const bool by_id = !wanted.empty() && item.id.starts_with(digits);
         if (!by_path && !by_id) return;
         if (found.empty() || item.id.substr(0, 32) == found.front().id.substr(0, 32)) {
             found.push_back(std::move(item));

@@ -4,6 +4,7 @@
 #include "cache/bundle.h"
 #include "cache/counters.h"
 #include "cache/store.h"
+#include "inventory.h"
 #include "metadata.h"
 #include "runtime/context.h"
 
@@ -13,6 +14,10 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace nq::cli {
 
@@ -33,15 +38,24 @@ struct Item {
     std::string id;      // "<32 hex of key>-<32 hex of compiler>"; of a bad file as much as its name tells
 };
 
+// Which cache a command is about.
+struct ViewOptions {
+    std::string cache_dir;  // "" for what the environment says
+    std::string bundle;     // instead of it
+};
+void add_view_options(CLI::App& app, ViewOptions& options);  // --cache-dir, --bundle
+
 enum class Access { look, change };  // look: nothing at all is written, not even the time of the last use
 
 class CacheView {
 public:
-    // cache_dir: "" for what the environment says. A layer that cannot be used has a fault, and so has the root.
-    static Result<std::unique_ptr<CacheView>> open(const std::string& cache_dir, Access access);
+    // An error where there is no cache, or where a context would not use the root: whether a command looks at it or
+    // changes it, it says the same and fails. Layers that cannot be used, and directories that cannot be read, are
+    // noted on stderr, and the rest is looked at.
+    static Result<std::unique_ptr<CacheView>> open(const ViewOptions& options, Access access);
+    // As a context would find it, whatever that is.
+    static Result<std::unique_ptr<CacheView>> open_as_is(const ViewOptions& options, Access access);
     static std::unique_ptr<CacheView> create(ContextConfig config, Access access);
-    // A bundle by itself, whoever may write it.
-    static Result<std::unique_ptr<CacheView>> open_bundle(const std::string& path);
 
     const ContextConfig& config() const { return config_; }
     const std::vector<Place>& places() const { return places_; }
@@ -49,10 +63,13 @@ public:
     bool layered() const { return places_.size() > 1; }
     std::string summary() const;  // "/root and 2 layers"
 
-    // Is there anything to look at?
-    Outcome check_any() const;
     // The root that may be written, or why there is none.
     Result<Store*> writable_root();
+    // Directories whose entries cannot be seen.
+    const std::vector<DirectoryFault>& not_read() const { return not_read_; }
+    // As JSON: places with their faults, and not_read.
+    Json places_json() const;
+    Json not_read_json() const;
 
     // One after the other, in no more memory than the largest takes; of a bundle that cannot be opened, none.
     void visit(const std::function<void(Item)>& visitor) const;
@@ -64,7 +81,10 @@ public:
 
 private:
     explicit CacheView(ContextConfig config);
+    // A bundle by itself, whoever may write it.
+    static Result<std::unique_ptr<CacheView>> open_bundle(const std::string& path);
     void add_layer(const std::string& path);
+    Place directory(Place::Kind kind, const std::string& path, const StoreOptions& options);
 
     const ContextConfig config_;
     std::vector<std::string> messages_;
@@ -72,6 +92,7 @@ private:
     Counters counters_;
     std::string root_path_;
     std::vector<Place> places_;
+    std::vector<DirectoryFault> not_read_;
 };
 
 // The digits that the name of an entry's file has: "<32 hex>-<16 hex>"; "" if it is not named as one.

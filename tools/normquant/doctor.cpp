@@ -1,6 +1,8 @@
 // normquant doctor: looks at everything that normquant depends on, and says what to do about what is wrong.
 #include "command.h"
 #include "doctor_checks.h"
+#include "options.h"
+#include "printable.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -16,19 +18,29 @@ constexpr const char* kFooter =
 the layers, NVRTC, the driver and the devices. Each finding is ok, a note, a warning or a problem; what is to be done
 about it stands below it. Nothing is created but a few files in an existing cache, which are removed again.
 
-  --compile   also compiles one kernel in memory, as nq_prepare would
+  --compile         also compiles one kernel in memory, as nq_prepare would
+  --cache-dir DIR   looks at this root, not at that of the environment
 
 Examples:
   normquant doctor
   normquant doctor --compile --json | jq '.findings[] | select(.severity == "problem")'
 Exit codes: 0 no problem, 1 problems, 2 bad option.)";
 
-Result<Report> doctor(bool compile) {
+struct Options {
+    std::string cache_dir;
+    bool compile = false;
+};
+
+Result<Report> doctor(const Options& options) {
     Findings findings;
-    const Environment environment = check_environment(findings);
+    Environment environment = check_environment(findings);
+    if (!options.cache_dir.empty()) {
+        environment.cache_dir = options.cache_dir;
+        environment.cache_dir_source = "--cache-dir";
+    }
     if (const auto config = make_config(nullptr, environment)) {
         check_cache(*config, environment, findings);
-        check_libraries(*config, compile, findings);
+        check_libraries(*config, options.compile, findings);
     } else {
         findings.problem("environment", config.error().message, "set the variable to what is accepted, or unset it");
     }
@@ -36,8 +48,10 @@ Result<Report> doctor(bool compile) {
     Report report;
     Json list = Json::array();
     for (const Finding& finding : findings.all()) {
-        report.text += fmt::format("  {:<8} {:<16} {}\n", name(finding.severity), finding.topic, finding.text);
-        if (!finding.remedy.empty()) report.text += fmt::format("  {:<8} {:<16} -> {}\n", "", "", finding.remedy);
+        report.text +=
+            fmt::format("  {:<8} {:<16} {}\n", name(finding.severity), finding.topic, printable(finding.text));
+        if (!finding.remedy.empty())
+            report.text += fmt::format("  {:<8} {:<16} -> {}\n", "", "", printable(finding.remedy));
         list.push_back({{"severity", name(finding.severity)},
                         {"topic", finding.topic},
                         {"text", finding.text},
@@ -74,11 +88,12 @@ std::size_t Findings::count(Severity severity) const {
 }
 
 Command add_doctor(CLI::App& parent) {
-    auto compile = std::make_shared<bool>(false);
+    auto options = std::make_shared<Options>();
     CLI::App* app = parent.add_subcommand("doctor", "What is wrong with this installation, and what to do about it");
-    app->add_flag("--compile", *compile, "Compile one kernel in memory");
+    app->add_flag("--compile", options->compile, "Compile one kernel in memory");
+    add_cache_dir(*app, options->cache_dir);
     app->footer(kFooter);
-    return {app, [compile] { return doctor(*compile); }};
+    return {app, [options] { return doctor(*options); }};
 }
 
 }  // namespace nq::cli

@@ -158,6 +158,23 @@ void check_writing(const std::string& directory, bool shared, Findings& findings
     }
 }
 
+// A directory that is closed hides its kernels, or makes every store in it fail, however well the others are.
+bool check_directories(const std::string& root, bool written, Findings& findings) {
+    constexpr std::size_t kNamed = 3;
+    const std::vector<DirectoryFault> faults = directory_faults(root, written);
+    if (faults.empty()) return true;
+    std::string text;
+    for (std::size_t i = 0; i < faults.size() && i < kNamed; ++i)
+        text += fmt::format("{}{}: {}", i == 0 ? "" : "; ", faults[i].path, faults[i].error);
+    if (faults.size() > kNamed) text += fmt::format("; and {} more", faults.size() - kNamed);
+    findings.problem("permissions", fmt::format("kernels cannot be {}: {}", written ? "read, or stored" : "read", text),
+                     written ? "make them directories that this user can read and write (chmod -R u+rwX), set "
+                               "NORMQUANT_CACHE_DIR to another place, or, if this is meant to be so, set "
+                               "NORMQUANT_CACHE_READONLY=on"
+                             : "make them directories that this user can read (chmod -R u+rX)");
+    return false;
+}
+
 void check_contents(const std::string& root, std::uint64_t limit, Findings& findings) {
     const Inventory there = take_inventory(root);
     const std::string text = fmt::format("{} entries, {} of {}", there.entries, size_text(there.disk_bytes),
@@ -182,11 +199,20 @@ void check_contents(const std::string& root, std::uint64_t limit, Findings& find
     }
 }
 
+// A directory that cannot be read: check_directories() says more.
+bool is_closed(const Place& place) { return place.store != nullptr && place.fault->status == NQ_ERR_CACHE_IO; }
+
 void check_root(const Place& root, const ContextConfig& config, Findings& findings) {
     const StoreOptions& options = config.cache.store;
     const std::string existing = nearest_existing(root.path);
     check_file_system(existing, findings);
     check_space(existing, options.size_limit, findings);
+    if (struct stat info{}; system_files().lstat(root.path.c_str(), &info) != 0 && errno == EACCES) {
+        findings.problem("permissions", fmt::format("{} cannot be looked at: {}", root.path, std::strerror(errno)),
+                         "let this user pass through the directories above it (chmod a+x), or set NORMQUANT_CACHE_DIR "
+                         "to another place");
+        return;
+    }
     if (existing != root.path) {
         if (options.read_only) {
             findings.problem("permissions", fmt::format("{} does not exist, and is read-only", root.path),
@@ -204,14 +230,15 @@ void check_root(const Place& root, const ContextConfig& config, Findings& findin
     }
     describe_owner(root.path, findings);
     if (exists(root.path + "/v1")) describe_owner(root.path + "/v1", findings);
-    if (root.fault) {
+    if (root.fault && !is_closed(root)) {
         findings.problem("permissions", fmt::format("not used: {}", root.fault->message),
                          "do what it says, or set NORMQUANT_CACHE_DIR to a directory of your own");
         return;
     }
+    const bool open = check_directories(root.path, !options.read_only, findings);
     if (options.read_only) {
         findings.ok("writing", "not tried: NORMQUANT_CACHE_READONLY is on");
-    } else {
+    } else if (open) {
         const std::string temp = layout::temp(root.path + "/v1");
         check_writing(exists(temp) ? temp : root.path, options.shared, findings);
     }
@@ -219,12 +246,12 @@ void check_root(const Place& root, const ContextConfig& config, Findings& findin
 }
 
 void check_layer(const Place& layer, Findings& findings) {
-    if (layer.fault) {
+    if (layer.fault && !is_closed(layer)) {
         findings.problem("layer", fmt::format("not used: {}", layer.fault->message),
                          "do what it says, or take it out of NORMQUANT_BUNDLES");
     } else if (layer.bundle) {
         findings.ok("layer", fmt::format("bundle {}, {} entries", layer.path, layer.bundle->items().size()));
-    } else {
+    } else if (check_directories(layer.path, /*written=*/false, findings)) {
         findings.ok("layer", fmt::format("directory {}, {} entries", layer.path, take_inventory(layer.path).entries));
     }
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kTopic = "environment";
 
-// Those that decide what normquant does.
+// Those that decide what normquant does, by themselves or through the driver.
 constexpr const char* kVariables[] = {
     "NORMQUANT_CACHE_DIR",
     "NORMQUANT_CACHE_SIZE",
@@ -28,10 +28,12 @@ constexpr const char* kVariables[] = {
     "NORMQUANT_LIBCUDA",
     "NORMQUANT_LOG",
     "XDG_CACHE_HOME",
+    "HOME",
     "CUDA_HOME",
     "CUDA_PATH",
     "VIRTUAL_ENV",
     "CONDA_PREFIX",
+    "CUDA_VISIBLE_DEVICES",
 };
 // Those that the scripts which build normquant read.
 constexpr std::string_view kBuildVariable = "NORMQUANT_CUDA";

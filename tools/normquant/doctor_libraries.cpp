@@ -157,9 +157,10 @@ std::optional<Arch> any_target(const Nvrtc& nvrtc) {
     return std::nullopt;
 }
 
-void check_compile(const NvrtcPtr& nvrtc, std::optional<Arch> target, Findings& findings) {
+void check_compile(const ContextConfig& config, const NvrtcPtr& nvrtc, std::optional<Arch> target, Findings& findings) {
     if (!nvrtc) {
-        findings.problem("compile", "not possible without NVRTC", installing_nvrtc());
+        findings.problem("compile", config.jit ? "not possible without NVRTC" : "not possible: NORMQUANT_JIT is off",
+                         config.jit ? "as for nvrtc, above" : "unset NORMQUANT_JIT, unless it is meant to be so");
         return;
     }
     if (!target) target = any_target(*nvrtc);
@@ -189,7 +190,7 @@ void check_libraries(const ContextConfig& config, bool compile, Findings& findin
     const NvrtcPtr nvrtc = check_nvrtc(config, findings);
     std::optional<Arch> target;
     check_driver(config, nvrtc, target, findings);
-    if (compile) check_compile(nvrtc, target, findings);
+    if (compile) check_compile(config, nvrtc, target, findings);
 }
 
 }  // namespace nq::cli

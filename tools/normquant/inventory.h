@@ -1,9 +1,10 @@
-// How much is in a root, by the directory entries alone: nothing is opened.
+// What is in a root, by the directories alone: no entry is opened.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace nq::cli {
 
@@ -17,5 +18,14 @@ struct Inventory {
 };
 
 Inventory take_inventory(const std::string& root);
+
+struct DirectoryFault {
+    std::string path;
+    std::string error;
+};
+
+// The directories of a root that are there, and are none or do not let this process do what the cache does in them:
+// list and read, and `written`, create and remove. What does not exist is no fault.
+std::vector<DirectoryFault> directory_faults(const std::string& root, bool written);
 
 }  // namespace nq::cli

@@ -1,13 +1,17 @@
 // The normquant command line tool.
 #include "command.h"
+#include "printable.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
+#include <string>
 
 namespace nq::cli {
 namespace {
@@ -33,8 +37,8 @@ void print_error(ExitCode code, const std::string& message, const std::string& d
         if (!detail.empty()) error["detail"] = detail;
         fmt::print("{}\n", dump({{"exit_code", static_cast<int>(code)}, {"error", std::move(error)}}));
     }
-    fmt::print(stderr, "normquant: {}\n", message);
-    if (!detail.empty()) fmt::print(stderr, "{}\n", detail);
+    fmt::print(stderr, "normquant: {}\n", printable(message, "\n"));
+    if (!detail.empty()) fmt::print(stderr, "{}\n", printable(detail, "\n\t"));
 }
 
 // Options may not have been parsed yet when an error has to be printed.
@@ -43,6 +47,24 @@ bool wants_json(int argc, char** argv) {
         if (std::strcmp(argv[i], "--json") == 0) return true;
     }
     return false;
+}
+
+// A value that is empty, mostly a variable that is not set, is never taken for an option that is not there.
+std::optional<std::string> empty_value(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+        if (option->get_expected_max() == 0 || std::ranges::count(option->results(), "") == 0) continue;
+        return fmt::format("{} '' is empty: {}", option->get_name(),
+                           option->get_required() ? "give a value" : "give a value, or leave it out");
+    }
+    return std::nullopt;
+}
+
+// What is accepted in place of a word that no command of `app` takes.
+std::string names_of(const CLI::App& app) {
+    std::string names;
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", command->get_name());
+    return names;
 }
 
 int run(int argc, char** argv) {
@@ -67,11 +89,22 @@ int run(int argc, char** argv) {
     } catch (const CLI::Success& asked) {  // --help, --version
         return app.exit(asked);
     } catch (const CLI::ParseError& error) {
-        print_error(kUsage, fmt::format("{} (see normquant --help)", error.what()), {}, wants_json(argc, argv));
+        const CLI::App* cache = app.get_subcommand("cache");
+        const bool in_cache = cache->parsed() && cache->get_subcommands().empty();
+        const bool unknown =
+            dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && (in_cache || app.get_subcommands().empty());
+        const std::string hint =
+            unknown ? fmt::format("commands{}: {}; ", in_cache ? " of cache" : "", names_of(in_cache ? *cache : app))
+                    : "";
+        print_error(kUsage, fmt::format("{} ({}see normquant --help)", error.what(), hint), {}, wants_json(argc, argv));
         return kUsage;
     }
     for (const Command& command : commands) {
         if (!command.app->parsed()) continue;
+        if (const auto message = empty_value(*command.app)) {
+            print_error(kUsage, *message, {}, as_json);
+            return kUsage;
+        }
         const auto report = command.run();
         if (!report) {
             const ExitCode code = exit_code_of(report.error());

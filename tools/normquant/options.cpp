@@ -3,6 +3,7 @@
 #include "errors.h"
 
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <cmath>
@@ -104,6 +105,12 @@ Result<ContextPtr> create_context(const std::string& cache_dir, nq_context_optio
     const Outcome created = check(nq_context_create(&options, &context));
     if (!created) return created.error();
     return ContextPtr(context, nq_context_destroy);
+}
+
+void add_cache_dir(CLI::App& app, std::string& cache_dir) {
+    app.add_option("--cache-dir", cache_dir,
+                   "Root of the kernel cache (default: NORMQUANT_CACHE_DIR, else $XDG_CACHE_HOME/normquant, else "
+                   "~/.cache/normquant)");
 }
 
 }  // namespace nq::cli

@@ -12,6 +12,10 @@
 #include <string_view>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 namespace nq::cli {
 
 Result<std::uint32_t> parse_count(std::string_view option, const std::string& text, std::uint32_t least,
@@ -38,7 +42,6 @@ using ContextPtr = std::unique_ptr<nq_context, void (*)(nq_context*)>;
 // cache_dir empty: what the environment says.
 Result<ContextPtr> create_context(const std::string& cache_dir, nq_context_options options = NQ_CONTEXT_OPTIONS_INIT);
 
-inline constexpr const char* kCacheDirHelp =
-    "Root of the kernel cache (default: NORMQUANT_CACHE_DIR, else $XDG_CACHE_HOME/normquant, else ~/.cache/normquant)";
+void add_cache_dir(CLI::App& app, std::string& cache_dir);  // --cache-dir
 
 }  // namespace nq::cli

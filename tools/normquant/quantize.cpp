@@ -334,7 +334,7 @@ Command add_quantize(CLI::App& parent) {
     app->add_option("--global-scale", options->global_scale,
                     "A positive number, or auto (the default): 448*6 / the largest |y| of the tensor; e4m3 only");
     app->add_option("--device", options->device, "auto, cpu or gpu; the bytes are the same")->capture_default_str();
-    app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, options->cache_dir);
     app->add_flag("--verify", options->verify, "Compare the GPU's bytes with the CPU reference");
     app->footer(kFooter);
     return {app, [options] { return quantize(*options); }};

@@ -10,7 +10,7 @@
 namespace nq::cli {
 namespace {
 
-constexpr std::uint64_t kMaxHeader = 100u << 20;
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // as the format has it
 constexpr std::size_t kNamesListed = 20;
 
 // Bits an element; what the format defines. Sub-byte types exist and never reach a boundary inside a byte.

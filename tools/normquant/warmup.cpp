@@ -152,7 +152,7 @@ Command add_warmup(CLI::App& parent) {
     CLI::App* app = parent.add_subcommand("warmup", "Compile kernels into the cache; needs no GPU");
     add_problem_options(*app, options->lists);
     app->add_option("--threads", options->threads, "Compiles at a time; 0: one a core")->capture_default_str();
-    app->add_option("--cache-dir", options->cache_dir, kCacheDirHelp);
+    add_cache_dir(*app, options->cache_dir);
     app->footer(kFooter);
     return {app, [options] { return warmup(*options); }};
 }
