@@ -461,6 +461,9 @@ TEST_CASE("a file system without locks: each compiles, and all is well") {
         TestCache cache(at_root(directory / "root"), files);
         CHECK(gives(cache.obtain(entry), entry));
         CHECK(cache.messages.warnings.empty());
+        REQUIRE(cache.messages.infos.size() == 1);
+        CHECK(cache.messages.infos[0].find("without a lock") != std::string::npos);
+        CHECK(cache.messages.infos[0].find(std::strerror(error)) != std::string::npos);
         CHECK(cache.find(entry));
         CHECK(cache.counters.lock_waits == 0);
         fs::remove_all(directory / "root");

@@ -174,63 +174,50 @@ TEST_CASE("readers, writers and eviction at the same time") {
     CHECK(entries_on_disk(cache.store) <= (200 << 10) * 17 / 16 * 6);
 }
 
-TEST_CASE("files left by processes that died are reaped, those in use are not") {
+namespace {
+
+// Names that the cache gives: of a temp file, of a lock and of an entry set aside. Any number makes another one.
+std::string temp_name(int i) { return "tmp/1" + std::to_string(i) + "-00000000000000aa.nqc"; }
+std::string lock_name(int i) { return "locks/sm_90-" + std::to_string(i); }
+std::string bad_name(int i) { return "bad/sm_90-" + std::to_string(i) + ".nqc"; }
+
+}  // namespace
+
+TEST_CASE("files left by processes that died are reaped, those in use and those of others are not") {
     const TempDirectory directory;
-    const std::string v1 = directory / "cache/v1";
+    const std::string v1 = directory / "cache/v1/";
     TestStore cache(directory / "cache");
     REQUIRE(cache.publish(entry_number(0)));
-    const std::string old_temp = v1 + "/tmp/1-0123456789abcdef.nqc", old_lock = v1 + "/locks/sm_90-old",
-                      old_bad = v1 + "/bad/sm_90-old.nqc";
-    for (const std::string& path : {old_temp, v1 + "/tmp/2-0123456789abcdef", old_lock, v1 + "/locks/sm_90-new",
-                                    old_bad, v1 + "/bad/sm_90-new.nqc"})
-        write_file(path, "x");
-    set_age(old_temp, 4000);
-    set_age(old_lock, 4000);
-    set_age(old_bad, 8 * 24 * 3600);
-    set_age(v1 + "/bad/sm_90-new.nqc", 4000);
+    enum { kOld, kNew };
+    for (const auto& name : {temp_name, lock_name, bad_name})
+        for (const int i : {kOld, kNew}) write_file(v1 + name(i), "x");
+    set_age(v1 + temp_name(kOld), 4000);
+    set_age(v1 + lock_name(kOld), 4000);
+    set_age(v1 + bad_name(kOld), 8 * 24 * 3600);
+    set_age(v1 + bad_name(kNew), 4000);
+    const std::vector<std::string> others = {"bad/mine", "locks/mine", "tmp/mine"};
+    for (const std::string& name : others) {
+        write_file(v1 + name, "x");
+        set_age(v1 + name, 100 * 24 * 3600);
+    }
     const Entry busy = entry_number(1);
     const nq::FileLock held = cache.store.try_lock(kArch, busy.key, busy.compiler);
     REQUIRE(held.status() == nq::FileLock::Status::held);
-    for (const std::string& name : files_below(v1 + "/locks"))
-        if (name != "sm_90-old" && name != "sm_90-new") set_age(v1 + "/locks/" + name, 4000);
+    for (const std::string& name : files_below(v1 + "locks"))
+        if (name.size() > 32) set_age(v1 + "locks/" + name, 4000);
     const EvictionReport report = cache.store.evict({});
     CHECK(report.entries == 0);
     CHECK(report.temp_files == 1);
     CHECK(report.bad_files == 1);
     CHECK(report.locks == 1);
-    for (const std::string& path : {old_temp, old_lock, old_bad}) CHECK_FALSE(fs::exists(path));
-    CHECK(files_below(v1 + "/locks").size() == 2);
+    for (const auto& name : {temp_name, lock_name, bad_name}) {
+        CHECK_FALSE(fs::exists(v1 + name(kOld)));
+        CHECK(fs::exists(v1 + name(kNew)));
+    }
+    for (const std::string& name : others) CHECK(fs::exists(v1 + name));
+    CHECK(files_below(v1 + "locks").size() == 3);  // the new one, the held one, and "mine"
     CHECK(cache.store.try_lock(kArch, busy.key, busy.compiler).status() == nq::FileLock::Status::busy);
     CHECK(cache.load(entry_number(0)));
-}
-
-TEST_CASE("files of others are never reaped, in the cache's own directories or through a symlink there") {
-    const TempDirectory directory;
-    const std::string v1 = directory / "cache/v1";
-    TestStore cache(directory / "cache");
-    REQUIRE(cache.publish(entry_number(0)));
-    const std::string elsewhere = directory / "elsewhere";
-    std::vector<std::string> foreign = {v1 + "/tmp/thesis", v1 + "/tmp/1-short", v1 + "/tmp/x-0123456789abcdef",
-                                        v1 + "/locks/apt", elsewhere + "/sm_90-old.nqc"};
-    fs::create_directories(elsewhere);
-    for (const std::string& path : foreign) {
-        write_file(path, "x");
-        set_age(path, 100 * 24 * 3600);
-    }
-    // Below an entry's directory, too.
-    const std::string other_cache = directory / "other";
-    TestStore other(other_cache);
-    REQUIRE(other.publish(entry_number(1)));
-    foreign.push_back(other.path_of(entry_number(1)));
-    set_age(foreign.back(), 100 * 24 * 3600);
-    fs::create_directory_symlink(elsewhere, v1 + "/bad");
-    fs::create_directory_symlink(other_cache + "/v1/sm_90", v1 + "/sm_80");
-    const EvictionReport report = cache.store.evict({0, 1000});
-    CHECK(report.temp_files + report.bad_files + report.locks == 0);
-    CHECK(report.entries == 0);
-    cache.store.clear();
-    for (const std::string& path : foreign) CHECK(fs::exists(path));
-    CHECK_FALSE(cache.load(entry_number(0)));
 }
 
 TEST_CASE("one eviction at a time") {
@@ -243,23 +230,28 @@ TEST_CASE("one eviction at a time") {
     CHECK(cache.load(entry_number(0)));
 }
 
-TEST_CASE("clear removes what the cache made and nothing else") {
+TEST_CASE("clear removes what the cache made and nobody is at work on, and nothing else") {
     const TempDirectory directory;
+    const std::string v1 = directory / "cache/v1/";
     TestStore cache(directory / "cache");
     for (int i = 0; i < 20; ++i) REQUIRE(cache.publish(entry_number(i)));
     cache.store.add_statistics(CounterTotals{.compiles = 3});
     write_file(directory / "cache/mine", "x");
-    write_file(directory / "cache/v1/sm_90/00/mine", "x");
-    write_file(directory / "cache/v1/bad/sm_90-old.nqc", "x");
-    const std::string written = "cache/v1/tmp/1-0123456789abcdef.nqc", left = "cache/v1/tmp/2-0123456789abcdef.nqc";
-    write_file(directory / written, "x");
-    write_file(directory / left, "x");
-    set_age(directory / left, 4000);
+    for (const std::string name : {"sm_90/00/mine", "bad/mine", "locks/mine", "tmp/mine"}) write_file(v1 + name, "x");
+    for (const int i : {0, 1}) {
+        write_file(v1 + bad_name(i), "x");
+        write_file(v1 + temp_name(i), "x");
+    }
+    set_age(v1 + temp_name(0), 4000);
     const EvictionReport report = cache.store.clear();
     CHECK(report.entries == 20);
     CHECK(report.left_entries == 0);
+    CHECK(report.failed == 0);
+    CHECK(report.temp_files == 1);
+    CHECK(report.bad_files == 2);
     CHECK(files_below(directory / "cache") ==
-          std::vector<std::string>{"mine", "v1/CACHEDIR.TAG", "v1/sm_90/00/mine", "v1/tmp/1-0123456789abcdef.nqc"});
+          std::vector<std::string>{"mine", "v1/CACHEDIR.TAG", "v1/bad/mine", "v1/locks/mine", "v1/sm_90/00/mine",
+                                   "v1/" + temp_name(1), "v1/tmp/mine"});
     CHECK(cache.store.statistics().compiles == 0);
     CHECK(cache.publish(entry_number(0)));
     CHECK(cache.load(entry_number(0)));
@@ -317,7 +309,7 @@ void fill(TestStore& cache) {
         REQUIRE(cache.publish(entry_number(i)));
         set_age(cache.path_of(entry_number(i)), 1000 * (i + 1));
     }
-    const std::string left = cache.store.root() + "/v1/tmp/1-00000000000000aa.nqc";
+    const std::string left = cache.store.root() + "/v1/" + temp_name(0);
     write_file(left, "x");
     set_age(left, 4000);
 }
