@@ -173,7 +173,6 @@ TEST_CASE("show: by the beginning of a key, by path; every field") {
     CHECK(contains(brief, "  registers "));
     CHECK_FALSE(contains(brief, "metadata."));
     const std::string text = f.run({"cache", "show", key, "--all"}).out;
-    CHECK(text.find(brief) == 0);
     for (const char* label : {"metadata.request.headers", "metadata.plan.block_threads", "metadata.compiler.nvrtc",
                               "registers", "nvrtc_build", "source", "cubin_bytes"}) {
         CHECK(contains(text, std::string("  ") + label + " "));
@@ -182,7 +181,7 @@ TEST_CASE("show: by the beginning of a key, by path; every field") {
     CHECK(f.cache({"show", "zz"}).exit_code == 1);
     std::string upper = key;
     for (char& c : upper) c = static_cast<char>(std::toupper(c));
-    CHECK(f.cache({"show", upper}).json()["entries"] == shown.json()["entries"]);
+    CHECK(column(f.cache({"show", upper}).json()["entries"], "path") == std::vector{entry["path"].get<std::string>()});
     // One digit begins two of 17 keys at the latest.
     f.warm("256,512,1024,2048,4096", "sm_90,sm_80");
     std::set<char> seen;
