@@ -383,7 +383,10 @@ TEST_CASE("a device, or another user's file, in the place of a bundle", "[privil
             close(fd);
         else
             return skip(std::string("a device cannot be opened in ") + directory.path() + ": " + std::strerror(errno));
-        CHECK(status() == NQ_ERR_INVALID_ARGUMENT);
+        const auto bundle = Bundle::open(system_files(), path, false);
+        REQUIRE_FALSE(bundle);
+        CHECK(bundle.error().status == NQ_ERR_INVALID_ARGUMENT);
+        CHECK(bundle.error().message.find("not a regular file") != std::string::npos);
     }
     SECTION("another user's") {
         REQUIRE(write(path, samples(2)));
