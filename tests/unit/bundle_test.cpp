@@ -138,7 +138,7 @@ TEST_CASE("what cannot be a bundle is not written, and what was there stays") {
     CHECK(files_below(directory.path()).size() == 1);
 }
 
-TEST_CASE("each system call of writing fails with each error: the old bundle stays, whole") {
+TEST_CASE("each system call of writing fails with each error: the old bundle stays, whole", "[faults]") {
     const TempDirectory directory;
     const std::vector<Entry> old = samples(2), fresh = samples(6);
     REQUIRE(write(directory / "a", old));
@@ -169,7 +169,7 @@ TEST_CASE("each system call of writing fails with each error: the old bundle sta
     script = {};
 }
 
-TEST_CASE("every byte flipped, every length: never anything but an original entry") {
+TEST_CASE("every byte flipped, every length: never anything but an original entry", "[faults]") {
     const TempDirectory directory;
     const std::vector<Entry> entries = samples(3);
     REQUIRE(write(directory / "good", entries));
@@ -198,7 +198,7 @@ TEST_CASE("every byte flipped, every length: never anything but an original entr
     CHECK(sound_entries(path, entries) == 0);
 }
 
-TEST_CASE("sizes that lie, with a right checksum, cost no memory") {
+TEST_CASE("sizes that lie, with a right checksum, cost no memory", "[faults]") {
     const TempDirectory directory;
     const std::vector<Entry> entries = samples(2);
     REQUIRE(write(directory / "good", entries));
@@ -236,7 +236,7 @@ TEST_CASE("sizes that lie, with a right checksum, cost no memory") {
     CHECK(within_memory(256 << 20, lost));
 }
 
-TEST_CASE("opening and reading: each system call fails with each error, once and for good") {
+TEST_CASE("opening and reading: each system call fails with each error, once and for good", "[faults]") {
     const TempDirectory directory;
     const std::string path = directory / "a";
     const std::vector<Entry> entries = samples(6);

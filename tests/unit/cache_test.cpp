@@ -265,7 +265,7 @@ const State kStates[] = {
 
 }  // namespace
 
-TEST_CASE("whatever system call fails, the caller has the right cubin, and there is one warning at most") {
+TEST_CASE("whatever system call fails, the caller has the right cubin, and there is one warning at most", "[faults]") {
     for (const auto& [state, reaches] : kStates) {
         std::vector<std::string> calls;
         {

@@ -316,7 +316,7 @@ void fill(TestStore& cache) {
 
 }  // namespace
 
-TEST_CASE("each system call of an eviction fails, once and for good: no entry is lost that should stay") {
+TEST_CASE("each system call of an eviction fails, once and for good: no entry is lost that should stay", "[faults]") {
     under_each_fault(
         fill, [](nq::Store& store) { store.evict({0, 2500}); },
         {"opendir", "readdir", "closedir", "lstat", "unlink", "lock"},
@@ -325,7 +325,8 @@ TEST_CASE("each system call of an eviction fails, once and for good: no entry is
         });
 }
 
-TEST_CASE("each system call of a clear fails, once and for good: what is left is whole, and goes the next time") {
+TEST_CASE("each system call of a clear fails, once and for good: what is left is whole, and goes the next time",
+          "[faults]") {
     under_each_fault(
         fill, [](nq::Store& store) { store.clear(); }, {"opendir", "readdir", "closedir", "lstat", "unlink", "rmdir"},
         [](TestStore& after) {
@@ -334,7 +335,7 @@ TEST_CASE("each system call of a clear fails, once and for good: what is left is
         });
 }
 
-TEST_CASE("each system call of the statistics fails, once and for good: the old sums or the new ones") {
+TEST_CASE("each system call of the statistics fails, once and for good: the old sums or the new ones", "[faults]") {
     under_each_fault(
         [](TestStore& cache) {
             REQUIRE(cache.publish(entry_number(0)));

@@ -588,7 +588,7 @@ std::vector<std::string> calls_of_publish(bool existing) {
 
 }  // namespace
 
-TEST_CASE("publish: each system call fails with each error, once and for good") {
+TEST_CASE("publish: each system call fails with each error, once and for good", "[faults]") {
     for (const bool existing : {false, true}) {
         const std::vector<std::string> calls = calls_of_publish(existing);
         for (const char* name : {"lstat", "mkdir", "open", "write", "fsync", "close", "rename"})
@@ -695,7 +695,7 @@ TEST_CASE("a killed writer leaves no partial entry") {
     }
 }
 
-TEST_CASE("load: a failing system call is a miss, warned once, and the entry stays") {
+TEST_CASE("load: a failing system call is a miss, warned once, and the entry stays", "[faults]") {
     const TempDirectory directory;
     const Entry entry = sample_entry();
     TestStore writer(directory / "cache");
@@ -737,7 +737,8 @@ TEST_CASE("load: a failing system call is a miss, warned once, and the entry sta
     }
 }
 
-TEST_CASE("load of any compiler's: a failing system call is a miss or another entry, and the entries stay") {
+TEST_CASE("load of any compiler's: a failing system call is a miss or another entry, and the entries stay",
+          "[faults]") {
     const TempDirectory directory;
     const Entry first = sample_entry("a", 1);
     Entry second = sample_entry("a", 2);
@@ -840,7 +841,8 @@ TEST_CASE("an entry that was replaced by a good one while it was judged stays") 
     CHECK(files_below(directory / "cache/v1/bad").empty());
 }
 
-TEST_CASE("a bad entry is set aside, or a good one put back, under each failing system call: a miss, and no wrong entry") {
+TEST_CASE("a bad entry is set aside, or a good one put back, under each failing system call: a miss, and no wrong entry",
+          "[faults]") {
     const Entry entry = sample_entry();
     static std::string path, replacement;
     static bool replaced;
