@@ -61,17 +61,45 @@ NQ_CONSTEXPR bool row_in_registers(u32 hidden, u32 threads) {
     return registers <= (threads > 512 ? 16u : 64u);
 }
 
+// Are the row's weighted values, fp32, kept from the sum of squares to the quantization? Else the packed row is, and is weighed then.
+NQ_CONSTEXPR bool products_in_registers(u32 hidden, u32 threads) {
+    return row_in_registers(hidden, threads) && granules_per_thread(hidden, threads) * (half_granules(hidden, threads) ? 8 : 16) <= 64;
+}
+
 // Blocks an SM should hold: bounds the registers of a thread to the fewest that its row and the kernel need without spilling
-// (80 for 24 warps, 96 for 20, 128 for 16, 168 for 12). lean: what fits 80
-// without spilling, NVFP4 with 16-bit weights on sm_90. fp32 weights need the most.
+// (80 for 24 warps, 96 for 20, 128 for 16, 168 for 12). lean: what needs fewest, NVFP4 with 16-bit weights on sm_90. fp32 weights need
+// the most.
 NQ_CONSTEXPR u32 resident_blocks(u32 hidden, u32 threads, u32 block_threads, bool lean, bool fp32_weight) {
     const u32 pieces = row_in_registers(hidden, threads) ? granules_per_thread(hidden, threads) : 1;
-    const bool short_row = pieces <= (half_granules(hidden, threads) ? 8u : 4u);
+    const bool half = half_granules(hidden, threads), many_products = products_in_registers(hidden, threads) && pieces * (half ? 8 : 16) > 32;
+    const bool short_row = pieces <= (half ? 8u : 4u) && !many_products;
     // A row of more than 16384 has a block of 256 threads: fewer than two of them would leave the SM half empty.
     const u32 warps = short_row ? (lean ? 24 : fp32_weight ? 16 : 20) : lean || block_threads >= 256 ? 16 : 12;
     const u32 blocks = warps * 32 / block_threads;
     return blocks < 1 ? 1 : blocks > 16 ? 16 : blocks;  // no SM holds fewer than 16
 }
+
+// The staged form (staged.cuh): groups of threads, each of whole warps, that take rows through shared memory.
+NQ_CONSTEXPR u32 group_threads(u32 threads) { return threads < 32 ? 32 : threads; }
+
+// Registers a thread needs for the fp32 values of its granules and all else, in the steps in which an SM hands them out.
+NQ_CONSTEXPR u32 staged_registers(u32 hidden, u32 threads, u32 block_size) {
+    const u32 granules = granules_per_thread(hidden, threads);
+    return granules <= 3 ? (block_size == 32 ? 96 : 80) : granules <= 5 ? 128 : 168;
+}
+
+// Parts of a block's shared memory, each 16-byte aligned: the weight, a buffer a group, warp sums twice, a copy barrier a group.
+struct StagedLayout {
+    u32 weight_bytes, row_bytes, group_rows, sums, barriers, bytes;
+
+    NQ_CONSTEXPR StagedLayout(u32 hidden, u32 threads, u32 groups, u32 weight_size, u32 barrier_bytes)
+        : weight_bytes(granules_per_thread(hidden, threads) * threads * kGranule * weight_size),
+          row_bytes(hidden * 2),
+          group_rows(group_threads(threads) / threads),
+          sums(weight_bytes + groups * group_rows * row_bytes),
+          barriers((sums + groups * 2 * (group_threads(threads) / 32) * 4 + 15) / 16 * 16),
+          bytes(barriers + groups * barrier_bytes) {}
+};
 
 // The two granules of a 32-element block lie in neighbouring columns (rounds, with one column): the xor distance of their threads.
 NQ_CONSTEXPR u32 block32_partner(u32 hidden, u32 threads) {

@@ -29,6 +29,7 @@ NQ_DEVICE float reciprocal(float v) {
 NQ_DEVICE float reciprocal_sqrt(float v) { return __frsqrt_rn(v); }
 
 NQ_DEVICE float abs(float v) { float d; asm("abs.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
+NQ_DEVICE float copy_sign(float magnitude, float sign) { return as_float((bits(magnitude) & 0x7fffffffu) | (bits(sign) & 0x80000000u)); }
 // Number wins over NaN.
 NQ_DEVICE float min(float a, float b) { float d; asm("min.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b)); return d; }
 NQ_DEVICE float max(float a, float b) { float d; asm("max.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b)); return d; }
@@ -40,6 +41,13 @@ NQ_DEVICE float half_to_float(u32 h) { float d; asm("cvt.f32.f16 %0, %1;" : "=f"
 
 template <u32 kSelector>
 NQ_DEVICE u32 permute_bytes(u32 a, u32 b) { return __byte_perm(a, b, kSelector); }
+// 0xff where the selected byte has its top bit, else 0. __byte_perm has no such mode.
+template <u32 kSelector>
+NQ_DEVICE u32 permute_signs(u32 a, u32 b) {
+    u32 d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "n"(kSelector | 0x8888u));
+    return d;
+}
 NQ_DEVICE u32 funnel_right(u32 low, u32 high, u32 shift) { return __funnelshift_r(low, high, shift); }
 NQ_DEVICE u32 funnel_left(u32 low, u32 high, u32 shift) { return __funnelshift_l(low, high, shift); }
 
@@ -106,6 +114,7 @@ NQ_DEVICE float reciprocal_sqrt(float v) {
 }
 
 NQ_DEVICE float abs(float v) { return as_float(bits(v) & 0x7fffffffu); }
+NQ_DEVICE float copy_sign(float magnitude, float sign) { return as_float((bits(magnitude) & 0x7fffffffu) | (bits(sign) & 0x80000000u)); }
 NQ_DEVICE float min(float a, float b) { return a != a ? canonical(b) : b != b ? a : a < b ? a : b; }
 NQ_DEVICE float max(float a, float b) { return a != a ? canonical(b) : b != b ? a : a > b ? a : b; }
 NQ_DEVICE float min_nan(float a, float b) { return a != a || b != b ? as_float(0x7fffffffu) : a < b ? a : b; }
@@ -125,6 +134,10 @@ NQ_DEVICE u32 permute_bytes(u32 a, u32 b) {
     u32 result = 0;
     for (u32 i = 0; i < 4; ++i) result |= (static_cast<u32>(source >> ((kSelector >> 4 * i & 7u) * 8)) & 0xffu) << 8 * i;
     return result;
+}
+template <u32 kSelector>
+NQ_DEVICE u32 permute_signs(u32 a, u32 b) {
+    return (permute_bytes<kSelector>(a, b) >> 7 & 0x01010101u) * 0xffu;
 }
 NQ_DEVICE u32 funnel_right(u32 low, u32 high, u32 shift) {
     return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> shift);

@@ -7,7 +7,8 @@ namespace normquant {
 
 struct BlockScale {
     u32 byte;
-    float k;  // code = E2M1(p * k)
+    float k;        // code = E2M1(p * k)
+    bool ordinary;  // k is right as it is, and all of the block's |p * k| are below 7
 };
 
 constexpr u32 kOneSixth = 0x3e2aaaabu;  // RN(1/6)
@@ -41,7 +42,7 @@ NQ_DEVICE u32 ue8m0(float t) {
     return (b + 0x007fffffu) >> 23;
 }
 
-// block_max: max |p| over the block, NaN if any p is.
+// block_max: max |p| over the block, NaN if any p is. k of a scale that is not ordinary still has to go through special_k.
 template <class Config>
 NQ_DEVICE BlockScale block_scale(const Config& config, float block_max, float rstd, float global_scale) {
     const float m = mul(block_max, rstd);  // the block's largest |y|
@@ -49,15 +50,23 @@ NQ_DEVICE BlockScale block_scale(const Config& config, float block_max, float rs
     if (config.scale_format == kE4m3) {
         const float t = mul(mul(m, global_scale), as_float(kOneSixth));
         scale.byte = config.native_e4m3 ? convert_e4m3(t) : e4m3_software(t);
-        const float inverse = mul(global_scale, reciprocal(e4m3_to_float(scale.byte)));
-        scale.k = (scale.byte & 0x7fu) == 0 ? 0.0f : clamp_finite(mul(rstd, inverse));
+        scale.k = mul(rstd, mul(global_scale, reciprocal(e4m3_to_float(scale.byte))));
+        // Normal and below the largest: t was rounded to it by 1/16 of it at most, so that |p * k| <= 6 * (1 + 1/16) and some ulps.
+        scale.ordinary = scale.byte - 8 < 0x76u && scale.k <= as_float(0x7f7fffffu);
     } else {
         scale.byte = ue8m0(mul(m, as_float(kOneSixth)));
         // 2^(127 - byte); byte is at most 253 for a finite t, so the power is normal.
-        const float inverse = as_float((254u - scale.byte) << 23);
-        scale.k = scale.byte == 0 ? 0.0f : scale.byte == 255 ? as_float(0x7fffffffu) : clamp_finite(mul(rstd, inverse));
+        scale.k = mul(rstd, as_float((254u - scale.byte) << 23));
+        // t <= the scale, so that |p * k| <= 6 and some ulps.
+        scale.ordinary = scale.byte - 1 < 254u && scale.k <= as_float(0x7f7fffffu);
     }
     return scale;
+}
+
+template <class Config>
+NQ_DEVICE float special_k(const Config& config, const BlockScale& scale) {
+    if (config.scale_format == kE4m3) return (scale.byte & 0x7fu) == 0 ? 0.0f : clamp_finite(scale.k);
+    return scale.byte == 0 ? 0.0f : scale.byte == 255 ? as_float(0x7fffffffu) : clamp_finite(scale.k);
 }
 
 }  // namespace normquant

@@ -30,6 +30,7 @@
     X(cuLibraryUnload, 12000)                   \
     X(cuLibraryGetKernel, 12000)                \
     X(cuKernelGetFunction, 12000)               \
+    X(cuKernelSetAttribute, 12000)              \
     X(cuLaunchKernelEx, 11060)                  \
     X(cuDeviceTotalMem, 3020)                   \
     X(cuDevicePrimaryCtxRetain, 7000)           \

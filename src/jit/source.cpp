@@ -13,6 +13,8 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
     const bool held = normquant::row_in_registers(hidden, threads);
     const std::uint32_t elements = normquant::half_granules(hidden, threads) ? 8 : 16;
     const std::uint32_t slots = normquant::slots_per_thread(hidden, threads), turns = normquant::turns(hidden);
+    const bool staged = plan.row_groups != 0, products = staged || normquant::products_in_registers(hidden, threads);
+    const std::uint32_t pieces = held || staged ? normquant::granules_per_thread(hidden, threads) : 1;
     const normquant::Fp4Path path = feature.fp4_convert  ? normquant::kFp4Native
                                     : feature.u16x2_min ? normquant::kFp4Packed
                                                         : normquant::kFp4Scalar;
@@ -22,7 +24,7 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
     return fmt::format(
         R"(// {problem}
 // {plan} {arch}
-#include <normquant/rmsnorm_fp4.cuh>
+{include}
 
 namespace normquant {{
 struct Config {{
@@ -30,8 +32,8 @@ struct Config {{
     static constexpr bool swizzled = {swizzled};
     static constexpr u32 threads_per_row = {threads}, load_bytes = {load};
     static constexpr u32 fp4_path = {path};
-    static constexpr bool native_e4m3 = {native_e4m3};
-    static constexpr u32 kElements = {elements}, kPieces = {pieces}, kLanes = {lanes}, kTurnUnroll = {unroll};
+    static constexpr bool native_e4m3 = {native_e4m3}, hold_products = {products_held};
+    static constexpr u32 kElements = {elements}, kPieces = {pieces}, kProducts = {products}, kLanes = {lanes}, kTurnUnroll = {unroll}, row_groups = {groups};
 }};
 // The host planned with these; both sides compute them from the same header.
 static_assert(tree_threads(Config::hidden) == {tree} && row_in_registers(Config::hidden, Config::threads_per_row) == {held}, "");
@@ -39,7 +41,7 @@ static_assert(threads_per_row_valid(Config::hidden, Config::threads_per_row) && 
 }}
 
 extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry}(const __grid_constant__ normquant::Params params) {{
-    normquant::rmsnorm_fp4(normquant::Config{{}}, normquant::Block{{}}, params);
+    normquant::{function}(normquant::Config{{}}, normquant::Block{{}}, params);
 }}
 )",
         fmt::arg("problem", canonical_text(problem)), fmt::arg("plan", canonical_text(plan)), fmt::arg("arch", arch.name()),
@@ -49,10 +51,11 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("swizzled", problem.scale_layout == ScaleLayout::swizzled), fmt::arg("threads", threads),
         fmt::arg("load", plan.load_bytes), fmt::arg("path", static_cast<std::uint32_t>(path)),
         fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("elements", elements),
-        fmt::arg("pieces", held ? turns * slots : 1), fmt::arg("lanes", slots * elements / 8),
-        fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)), fmt::arg("held", held),
+        fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products), fmt::arg("groups", plan.row_groups),
+        fmt::arg("include", staged ? "#include <normquant/staged.cuh>" : "#include <normquant/rmsnorm_fp4.cuh>"), fmt::arg("function", staged ? "rmsnorm_fp4_staged" : "rmsnorm_fp4"), fmt::arg("lanes", slots * elements / 8),
+        fmt::arg("unroll", held || staged ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)), fmt::arg("held", held),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
-        fmt::arg("resident", normquant::resident_blocks(hidden, threads, plan.block_threads, lean, fp32_weight)),
+        fmt::arg("resident", staged ? 1 : normquant::resident_blocks(hidden, threads, plan.block_threads, lean, fp32_weight)),
         fmt::arg("entry", kKernelEntry));
 }
 

@@ -24,8 +24,9 @@ struct Plan {
     std::uint32_t threads_per_row = 0;
     std::uint32_t block_threads = 0;
     std::uint32_t load_bytes = 16;
+    std::uint32_t row_groups = 0;  // of the staged form, in which a block takes many rows; 0: a row for threads_per_row threads
 
-    std::uint32_t rows_per_block() const { return block_threads / threads_per_row; }
+    std::uint32_t rows_per_block() const { return block_threads / threads_per_row; }  // at a time
     friend bool operator==(const Plan&, const Plan&) = default;
 };
 
@@ -38,7 +39,12 @@ Result<Plan> plan_with_threads(const Problem& problem, const Arch& arch, std::ui
 // "throughput threads=64 block=128 load=16"; part of the cache key.
 std::string canonical_text(const Plan& plan);
 
-// Blocks of the grid's x dimension: rows and, when the kernel zeroes it, the padding rows of a swizzled scale buffer.
-std::uint32_t grid_blocks(const Plan& plan, const Problem& problem, std::int64_t rows, bool zero_padding);
+struct LaunchShape {
+    std::uint32_t blocks = 0;
+    std::uint32_t block_threads = 0;
+    std::uint32_t shared_bytes = 0;  // dynamic
+};
+// For these rows and, when the kernel zeroes it, the padding rows of a swizzled scale buffer.
+LaunchShape launch_shape(const Plan& plan, const Problem& problem, std::int64_t rows, bool zero_padding, std::uint32_t multiprocessors);
 
 }  // namespace nq

@@ -80,7 +80,8 @@ ArchFeatures features(const Arch& arch) {
     return {.fp4_convert = row->family != kNoFamily && arch.suffix != 0,
             .e4m3_convert = row->e4m3_convert,
             .u16x2_min = row->u16x2_min,
-            .loads_256 = row->loads_256};
+            .loads_256 = row->loads_256,
+            .staged_bytes = arch.major < 9 ? 0u : arch.major < 12 ? 227u << 10 : 99u << 10};
 }
 
 std::optional<NvrtcVersion> oldest_nvrtc(const Arch& target) {

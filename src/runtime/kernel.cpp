@@ -11,6 +11,8 @@
 namespace nq {
 namespace {
 
+constexpr std::uint32_t kUnaskedSharedBytes = 48 << 10;
+
 // Makes a context current for as long as this lives.
 class CurrentContext {
 public:
@@ -149,6 +151,12 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
         Loaded& kept = kernel->loaded_.back();
         result = driver.cuLibraryGetKernel(&kept.kernel, kept.library, kKernelEntry);
         if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryGetKernel", device, arch);
+        // One row, though a launch may have fewer: what matters is whether the plan needs more than a kernel gets unasked.
+        if (const std::uint32_t bytes = launch_shape(variant.plan, problem, 1, false, 1).shared_bytes; bytes > kUnaskedSharedBytes) {
+            result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes), kept.kernel,
+                                                 device.ordinal);
+            if (result != CUDA_SUCCESS) return load_error(driver, result, "cuKernelSetAttribute", device, arch);
+        }
         // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load
         // the code now and not at the first launch, which may be in a capture.
         CUfunction function = nullptr;

@@ -41,9 +41,12 @@ Outcome launch(const Kernel& kernel, const nq_tensors* tensors, CUstream stream)
                              t.rows, t.eps,    zero_padding};
     void* arguments[] = {&params};
     CUlaunchConfig config = {};
-    config.gridDimX = grid_blocks(variant.plan, problem, t.rows, zero_padding);
+    const LaunchShape shape = launch_shape(variant.plan, problem, t.rows, zero_padding,
+                                           static_cast<std::uint32_t>(kernel.device().multiprocessors));
+    config.gridDimX = shape.blocks;
     config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = variant.plan.block_threads;
+    config.blockDimX = shape.block_threads;
+    config.sharedMemBytes = shape.shared_bytes;
     config.blockDimY = config.blockDimZ = 1;
     config.hStream = stream;
 

@@ -794,7 +794,7 @@ TEST_CASE("a bundle is looked at like a cache") {
 TEST_CASE("explain: an NVRTC that is too old for 32-byte loads, or for the target, compiles none") {
     const CacheFixture f;
     const std::string old = "NORMQUANT_NVRTC=" NORMQUANT_FAKE_NVRTC_12_8;
-    const std::vector<std::string> problem{"explain", "--hidden", "4096", "--arch", "sm_100a"};
+    const std::vector<std::string> problem{"explain", "--hidden", "1024", "--arch", "sm_100a"};
     const auto places = [&](const std::vector<std::string>& more) {
         std::map<std::string, std::string> by_variant;
         const auto explained = f.cache(problem, more).json();
@@ -814,17 +814,17 @@ TEST_CASE("explain: an NVRTC that is too old for 32-byte loads, or for the targe
         CHECK(today.at(variant) == "compile");
     }
     CHECK(wide >= 1);
-    const std::string text = f.run({"cache", "explain", "--hidden", "4096", "--arch", "sm_100a"}, {old}).out;
+    const std::string text = f.run({"cache", "explain", "--hidden", "1024", "--arch", "sm_100a"}, {old}).out;
     CHECK(contains(text, "compiles no 32-byte loads"));
     CHECK(contains(text, "not needed: the variant with 16-byte loads stands in for it"));
 
-    const auto family = f.cache({"explain", "--hidden", "4096", "--arch", "sm_100f"}, {old}).json()["kernels"][0];
+    const auto family = f.cache({"explain", "--hidden", "1024", "--arch", "sm_100f"}, {old}).json()["kernels"][0];
     REQUIRE(family["source"]["place"] == "none");
     CHECK(family["source"]["needed"] == true);
     CHECK(contains(family["source"]["reason"].get<std::string>(), "sm_100f"));
     // What somebody else has compiled is used.
     const std::string bundle = f.directory / "kernels.nqb";
-    REQUIRE(f.warm("4096", "sm_100a") > 0);
+    REQUIRE(f.warm("1024", "sm_100a") > 0);
     REQUIRE(f.cache({"export", bundle}).exit_code == 0);
     for (const auto& [variant, place] : places({old, "NORMQUANT_BUNDLES=" + bundle})) CHECK(place == "bundle");
 }

@@ -1,8 +1,10 @@
 #include "emulator/block.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <new>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -29,13 +31,18 @@ struct EmulatedBlock::Fiber {
     EmulatedBlock* block = nullptr;
     unsigned thread = 0;
     Kind waiting = Kind::none;
-    unsigned distance = 0;
+    unsigned distance = 0, threads = 0;
     float sent = 0.0f, received = 0.0f;
     void* fake_stack = nullptr;
     std::exception_ptr failure;
 };
 
-EmulatedBlock::EmulatedBlock(unsigned threads) : threads_(threads) {
+EmulatedBlock::EmulatedBlock(unsigned threads, unsigned blocks, std::size_t shared_bytes)
+    : threads_(threads), blocks_(blocks), dynamic_bytes_(shared_bytes) {
+    constexpr std::size_t kAlignment = 128;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, kAlignment, std::max(shared_bytes, kAlignment)) != 0) throw std::bad_alloc();
+    dynamic_.reset(static_cast<unsigned char*>(memory));
     if (threads == 0 || threads % 32 != 0) throw std::invalid_argument("a block is a multiple of 32 threads");
     for (unsigned t = 0; t < threads; ++t) {
         fibers_.push_back(std::make_unique<Fiber>());
@@ -82,10 +89,11 @@ void EmulatedBlock::resume(unsigned thread) {
     if (fiber.failure) std::rethrow_exception(fiber.failure);
 }
 
-float EmulatedBlock::meet(unsigned thread, Kind kind, unsigned distance, float value) {
+float EmulatedBlock::meet(unsigned thread, Kind kind, unsigned distance, float value, unsigned threads) {
     Fiber& fiber = *fibers_[thread];
     fiber.waiting = kind;
     fiber.distance = distance;
+    fiber.threads = threads;
     fiber.sent = value;
 #if NQ_ASAN
     __sanitizer_start_switch_fiber(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
@@ -110,6 +118,7 @@ void EmulatedBlock::run(unsigned index, const std::function<void(const View&)>& 
     index_ = index;
     kernel_ = &kernel;
     std::memset(shared_, 0xa5, sizeof shared_);
+    std::memset(dynamic_.get(), 0xa5, dynamic_bytes_);
     for (auto& fiber : fibers_) {
         std::memset(fiber->stack.get() + kStackBytes - kGarbageBytes, 0xa5, kGarbageBytes);
         fiber->waiting = Kind::none;
@@ -123,29 +132,54 @@ void EmulatedBlock::run(unsigned index, const std::function<void(const View&)>& 
                     static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
     }
 
+    // Each warp runs until it is at a barrier, waits for a copy, or ends; then barriers that are complete open.
     const unsigned warps = threads_ / 32;
-    std::vector<bool> at_barrier(warps, false), done(warps, false);
+    std::vector<bool> stopped(warps, false);
+    const auto waiting = [&](unsigned warp) { return fibers_[warp * 32]->waiting; };
     for (;;) {
+        bool progress = false;
         for (unsigned warp = 0; warp < warps; ++warp) {
-            while (!at_barrier[warp] && !done[warp]) {
-                for (unsigned t = warp * 32; t < warp * 32 + 32; ++t) resume(t);
-                const Fiber& first = *fibers_[warp * 32];
-                for (unsigned t = warp * 32; t < warp * 32 + 32; ++t) {
-                    if (fibers_[t]->waiting != first.waiting || fibers_[t]->distance != first.distance) {
-                        throw Divergence("threads " + std::to_string(warp * 32) + " and " + std::to_string(t) +
-                                         " of a warp are at different collectives");
-                    }
-                }
-                if (first.waiting == Kind::shuffle) exchange(warp);
-                at_barrier[warp] = first.waiting == Kind::barrier;
-                done[warp] = first.waiting == Kind::done;
+            if (stopped[warp]) continue;
+            progress = run_warp(warp) || progress;
+            stopped[warp] = waiting(warp) == Kind::barrier || waiting(warp) == Kind::done;
+        }
+        for (unsigned warp = 0; warp < warps; ++warp) {
+            if (waiting(warp) != Kind::barrier || !stopped[warp]) continue;
+            const Fiber& first = *fibers_[warp * 32];
+            std::vector<unsigned> met;
+            for (unsigned w = 0; w < warps; ++w)
+                if (stopped[w] && waiting(w) == Kind::barrier && fibers_[w * 32]->distance == first.distance) met.push_back(w);
+            for (const unsigned w : met)
+                if (fibers_[w * 32]->threads != first.threads) throw Divergence("a barrier with two numbers of threads");
+            if (met.size() * 32 > first.threads) throw Divergence("more threads at a barrier than it has");
+            if (met.size() * 32 < first.threads) continue;
+            for (const unsigned w : met) stopped[w] = false;
+            progress = true;
+        }
+        bool done = true;
+        for (unsigned warp = 0; warp < warps; ++warp) done = done && stopped[warp] && waiting(warp) == Kind::done;
+        if (done) return;
+        if (!progress) throw Divergence("no warp can go on: some wait at a barrier that others never reach, or for a copy that nobody started");
+    }
+}
+
+// To the next barrier, wait or end. False if it only found once more that what it waits for has not happened.
+bool EmulatedBlock::run_warp(unsigned warp) {
+    const unsigned first_thread = warp * 32;
+    const bool waited = fibers_[first_thread]->waiting == Kind::wait;
+    for (bool moved = false;; moved = true) {
+        for (unsigned t = first_thread; t < first_thread + 32; ++t) resume(t);
+        const Fiber& first = *fibers_[first_thread];
+        for (unsigned t = first_thread; t < first_thread + 32; ++t) {
+            const Fiber& fiber = *fibers_[t];
+            if (fiber.waiting != first.waiting || fiber.distance != first.distance || fiber.threads != first.threads) {
+                throw Divergence("threads " + std::to_string(first_thread) + " and " + std::to_string(t) +
+                                 " of a warp are at different collectives");
             }
         }
-        unsigned waiting = 0;
-        for (unsigned warp = 0; warp < warps; ++warp) waiting += at_barrier[warp];
-        if (waiting == 0) return;
-        if (waiting != warps) throw Divergence("some warps ended while others wait at a barrier");
-        at_barrier.assign(warps, false);
+        if (first.waiting == Kind::shuffle) exchange(warp);
+        if (first.waiting == Kind::wait) return moved || !waited;
+        if (first.waiting == Kind::barrier || first.waiting == Kind::done) return true;
     }
 }
 

@@ -2,7 +2,7 @@
 
 #include "emulator/block.h"
 
-#include <normquant/rmsnorm_fp4.cuh>
+#include <normquant/staged.cuh>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,13 +15,15 @@ namespace nq::test {
 namespace {
 
 // Config of rmsnorm_fp4.cuh as a run-time object: one instantiation serves every problem, plan and target.
-template <normquant::u32 kElementsOfPiece>
+// kMostPieces: exactly those that the kernel holds at a time, as loops over all of them depend on it.
+template <normquant::u32 kElementsOfPiece, normquant::u32 kMostPieces>
 struct EmulatedConfig {
     normquant::u32 hidden, dtype, weight_dtype, block_size, scale_format;
     bool swizzled;
     normquant::u32 threads_per_row, load_bytes, fp4_path;
-    bool native_e4m3;
-    static constexpr normquant::u32 kElements = kElementsOfPiece, kPieces = 8, kLanes = 8;
+    bool native_e4m3, hold_products;
+    normquant::u32 row_groups;
+    static constexpr normquant::u32 kElements = kElementsOfPiece, kPieces = kMostPieces, kProducts = kMostPieces, kLanes = 8;
 };
 
 // Exactly `bytes` up to the allocation's end, at an odd multiple of `alignment`: aligned as the kernel may assume and not more.
@@ -43,26 +45,56 @@ private:
     std::size_t alignment_, bytes_;
 };
 
-template <normquant::u32 kElements>
-void run_blocks(const EmulatedConfig<kElements>& config, const Plan& plan, unsigned blocks, const normquant::Params& params) {
-    EmulatedBlock block(plan.block_threads);
-    for (unsigned b = 0; b < blocks; ++b) {
-        block.run(b, [&](const EmulatedBlock::View& view) { normquant::rmsnorm_fp4(config, view, params); });
+constexpr std::uint32_t kMultiprocessors = 2;  // few, so that a staged block takes several turns
+
+template <normquant::u32 kElements, normquant::u32 kPieces>
+void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
+                const normquant::Params& params) {
+    const bool products = plan.row_groups != 0 || normquant::products_in_registers(problem.hidden, plan.threads_per_row);
+    const EmulatedConfig<kElements, kPieces> config = {problem.hidden,
+                                                       static_cast<normquant::u32>(problem.dtype),
+                                                       static_cast<normquant::u32>(problem.weight_dtype),
+                                                       problem.block_size,
+                                                       static_cast<normquant::u32>(problem.scale_format),
+                                                       problem.scale_layout == ScaleLayout::swizzled,
+                                                       plan.threads_per_row,
+                                                       plan.load_bytes,
+                                                       target.fp4_path,
+                                                       target.native_e4m3,
+                                                       products,
+                                                       plan.row_groups};
+    const std::size_t shared = plan.row_groups == 0
+                                   ? 0
+                                   : normquant::StagedLayout(problem.hidden, plan.threads_per_row, plan.row_groups,
+                                                             problem.weight_dtype == DType::fp32 ? 4 : 2, sizeof(normquant::CopyBarrier))
+                                         .bytes;
+    EmulatedBlock block(shape.block_threads, shape.blocks, shared);
+    for (unsigned b = 0; b < shape.blocks; ++b) {
+        block.run(b, [&](const EmulatedBlock::View& view) {
+            if constexpr (kElements == 16) {
+                if (plan.row_groups != 0) return normquant::rmsnorm_fp4_staged(config, view, params);
+            }
+            normquant::rmsnorm_fp4(config, view, params);
+        });
     }
 }
 
 template <normquant::u32 kElements>
-EmulatedConfig<kElements> make_config(const Problem& problem, const Plan& plan, const EmulatedTarget& target) {
-    return {problem.hidden,
-            static_cast<normquant::u32>(problem.dtype),
-            static_cast<normquant::u32>(problem.weight_dtype),
-            problem.block_size,
-            static_cast<normquant::u32>(problem.scale_format),
-            problem.scale_layout == ScaleLayout::swizzled,
-            plan.threads_per_row,
-            plan.load_bytes,
-            target.fp4_path,
-            target.native_e4m3};
+void run_with_pieces(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
+                     const normquant::Params& params) {
+    const auto run = [&]<normquant::u32 kPieces>() { run_blocks<kElements, kPieces>(problem, plan, target, shape, params); };
+    const bool held = plan.row_groups != 0 || normquant::row_in_registers(problem.hidden, plan.threads_per_row);
+    switch (held ? normquant::granules_per_thread(problem.hidden, plan.threads_per_row) : 1) {
+        case 1: return run.template operator()<1>();
+        case 2: return run.template operator()<2>();
+        case 3: return run.template operator()<3>();
+        case 4: return run.template operator()<4>();
+        case 5: return run.template operator()<5>();
+        case 6: return run.template operator()<6>();
+        case 7: return run.template operator()<7>();
+        case 8: return run.template operator()<8>();
+        default: throw std::logic_error("more pieces than a thread holds");
+    }
 }
 
 }  // namespace
@@ -97,11 +129,11 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
     params.eps = inputs.eps;
     params.zero_padding = !keep_padding;
 
-    const unsigned blocks = grid_blocks(plan, problem, inputs.rows, !keep_padding);
+    const LaunchShape shape = launch_shape(plan, problem, inputs.rows, !keep_padding, kMultiprocessors);
     if (normquant::half_granules(problem.hidden, plan.threads_per_row)) {
-        run_blocks(make_config<8>(problem, plan, target), plan, blocks, params);
+        run_with_pieces<8>(problem, plan, target, shape, params);
     } else {
-        run_blocks(make_config<16>(problem, plan, target), plan, blocks, params);
+        run_with_pieces<16>(problem, plan, target, shape, params);
     }
 
     Outputs out;

@@ -147,6 +147,11 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* nam
     return CUDA_SUCCESS;
 }
 
+CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
+    ENTER("cuKernelSetAttribute");
+    return CUDA_SUCCESS;
+}
+
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
     ENTER("cuKernelGetFunction");
     auto* library = reinterpret_cast<FakeLibrary*>(kernel);
@@ -198,6 +203,7 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         FUNCTION(cuLibraryUnload),
         FUNCTION(cuLibraryGetKernel),
         FUNCTION(cuKernelGetFunction),
+        FUNCTION(cuKernelSetAttribute),
         FUNCTION(cuLaunchKernelEx),
         FUNCTION(cuGetErrorName),
         FUNCTION(cuGetErrorString),

@@ -64,13 +64,13 @@ TEST_CASE("golden fields and keys") {
     CHECK(text_of(request) ==
           "schema: 2\n"
           "problem: op=rmsnorm hidden=4096 dtype=bf16 weight=bf16 block=16 scale=e4m3 layout=linear bias=0 y_out=0\n"
-          "variant: throughput threads=64 block=64 load=16\n"
+          "variant: throughput threads=64 block=512 load=16 groups=8\n"
           "arch: sm_100f\n"
           "source: ...\n"
           "headers: ...\n"
           "options: --gpu-architecture=sm_100f --std=c++17 --fmad=false\n"
           "gated options: 12.9 --no-cache;13.0 --minimal;\n");
-    CHECK(frozen_key(request) == "197355fc5cfdadb4f6194ef0fabbc781");
+    CHECK(frozen_key(request) == "dd7609b86b315ffe27bb20d4db13835e");
     nq::Problem mxfp4 = base_problem();
     mxfp4.hidden = 2880;
     mxfp4.dtype = mxfp4.weight_dtype = nq::DType::fp16;

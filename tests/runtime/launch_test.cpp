@@ -62,13 +62,15 @@ TEST_CASE("a launch is one driver call with these arguments") {
 
     nq_plan plan = NQ_PLAN_INIT;
     REQUIRE(nq_plan_query(&world.problem, "sm_90", NQ_VARIANT_THROUGHPUT, 0, &plan) == NQ_OK);
-    CHECK(launch.config.gridDimX == (1000 + plan.rows_per_block - 1) / plan.rows_per_block);
+    // A block an SM takes rows in two turns, and four of eight groups do for that.
+    CHECK(plan.rows_per_block == 8);
+    CHECK(launch.config.gridDimX == 125);
     CHECK(launch.config.gridDimY == 1);
     CHECK(launch.config.gridDimZ == 1);
-    CHECK(launch.config.blockDimX == plan.block_threads);
+    CHECK(launch.config.blockDimX == 512);
     CHECK(launch.config.blockDimY == 1);
     CHECK(launch.config.blockDimZ == 1);
-    CHECK(launch.config.sharedMemBytes == 0);
+    CHECK(launch.config.sharedMemBytes == 9 * 8192 + 8 * 2 * 2 * 4 + 8 * 8);  // weight and rows, warp sums, barriers
     CHECK(launch.config.hStream == world.stream);
     CHECK(launch.config.numAttrs == 0);
     CHECK(launch.params.x == tensors.x);
@@ -97,12 +99,12 @@ TEST_CASE("rows choose between latency and throughput") {
 }
 
 TEST_CASE("32-byte loads are used where everything is aligned to them") {
-    Prepared world(make_problem(), 1);  // 12.0
+    Prepared world(make_problem(1024), 1);  // 12.0; a width that takes rows straight from global memory
     nq_tensors tensors = make_tensors(100000);
     CHECK(contains(world.launched(tensors).image, "throughput_32b"));
     SECTION("x") { tensors.x = address(0x10010); }
     SECTION("weight") { tensors.weight = address(0x20010); }
-    SECTION("x_stride") { tensors.x_stride = 4096 + 8; }
+    SECTION("x_stride") { tensors.x_stride = 1024 + 8; }
     CHECK_FALSE(contains(world.launched(tensors).image, "throughput_32b"));
 }
 

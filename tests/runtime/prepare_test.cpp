@@ -281,7 +281,7 @@ TEST_CASE("an NVRTC that is too old for 32-byte loads makes the variants without
     world.nvrtc.minor = 8;
     nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
     options.stream = world.cuda.add_stream(world.cuda.add_context(1));
-    const nq_problem problem = make_problem();
+    const nq_problem problem = make_problem(1024);
     const char* const archs[] = {"sm_120a", "sm_100a"};
     {
         const ContextPtr context = world.create();

@@ -144,12 +144,19 @@ TEST_CASE("supported problems and plans") {
     CHECK(said("arch is NULL"));
 
     nq_plan plan = NQ_PLAN_INIT;
-    REQUIRE(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT_32B, 0, &plan) == NQ_OK);
+    CHECK(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT_32B, 0, &plan) == NQ_ERR_UNSUPPORTED_PROBLEM);
+    REQUIRE(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT, 0, &plan) == NQ_OK);
     CHECK(plan.tree_threads == 64);
+    CHECK(plan.rows_per_block == 6);
+    CHECK(plan.block_threads == 384);
+    problem.hidden = 1024;  // too narrow for the staged form
+    REQUIRE(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT_32B, 0, &plan) == NQ_OK);
+    CHECK(plan.tree_threads == 16);
     CHECK(plan.load_bytes == 32);
     CHECK(plan.row_in_registers == 1);
     CHECK(plan.block_threads == plan.rows_per_block * plan.threads_per_row);
-    CHECK(plan.granules_per_thread * plan.threads_per_row >= 7168 / 16);
+    CHECK(plan.granules_per_thread * plan.threads_per_row >= 1024 / 16);
+    problem.hidden = 7168;
     REQUIRE(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT, 128, &plan) == NQ_OK);
     CHECK(plan.threads_per_row == 128);
     CHECK(plan.load_bytes == 16);
