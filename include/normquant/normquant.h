@@ -224,8 +224,8 @@ typedef struct nq_plan {
     uint32_t struct_size;
     uint32_t tree_threads;        /* T0: width of the fixed summation tree, a function of hidden alone */
     uint32_t threads_per_row;     /* N */
-    uint32_t rows_per_block;      /* row groups that share a block */
-    uint32_t block_threads;       /* threads a block */
+    uint32_t rows_per_block;      /* rows that a block takes at a time */
+    uint32_t block_threads;       /* threads a block; a launch of few rows may have fewer where a block takes many rows */
     uint32_t granules_per_thread; /* 16-element granules a thread handles, rounded up */
     uint32_t row_in_registers;    /* 1: x is read once; 0: the row is too wide and x is read twice */
     uint32_t load_bytes;          /* 16, or 32 in the variants for 32-byte aligned inputs */

@@ -377,12 +377,7 @@ TEST_CASE("a device, or another user's file, in the place of a bundle", "[privil
         return bundle ? NQ_OK : bundle.error().status;
     };
     SECTION("device") {
-        if (mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 5)) != 0)  // zeros without end
-            return skip(std::string("mknod: ") + std::strerror(errno));
-        if (const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0)
-            close(fd);
-        else
-            return skip(std::string("a device cannot be opened in ") + directory.path() + ": " + std::strerror(errno));
+        if (const auto obstacle = make_device(path)) return skip(*obstacle);
         const auto bundle = Bundle::open(system_files(), path, false);
         REQUIRE_FALSE(bundle);
         CHECK(bundle.error().status == NQ_ERR_INVALID_ARGUMENT);

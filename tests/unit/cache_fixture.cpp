@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 
@@ -81,6 +84,14 @@ std::vector<std::string> cache_files(const std::string& root) {
     std::vector<std::string> files = files_below(root);
     std::erase(files, "v1/CACHEDIR.TAG");
     return files;
+}
+
+std::optional<std::string> make_device(const std::string& path) {
+    if (mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 5)) != 0) return std::string("mknod: ") + std::strerror(errno);
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return "a device cannot be opened at " + path + ": " + std::strerror(errno);
+    close(fd);
+    return std::nullopt;
 }
 
 void write_file(const std::string& path, const std::string& bytes) {

@@ -96,6 +96,8 @@ std::vector<std::string> files_below(const std::string& root);
 // Entries, temp files, locks and entries set aside; without the cache directory tag.
 std::vector<std::string> cache_files(const std::string& root);
 void write_file(const std::string& path, const std::string& bytes);
+// A device of zeros without end; or why there can be none here.
+std::optional<std::string> make_device(const std::string& path);
 std::string text_of(const std::vector<unsigned char>& bytes);
 unsigned mode_of(const std::string& path);
 void set_age(const std::string& path, std::int64_t seconds);  // mtime: that long ago

@@ -247,12 +247,7 @@ TEST_CASE("a device in the place of an entry is not read, and set aside", "[priv
     REQUIRE(cache.publish(entry));
     const std::string path = cache.path_of(entry);
     fs::remove(path);
-    if (mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 5)) != 0)  // zeros without end
-        return skip(std::string("mknod: ") + std::strerror(errno));
-    if (const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC); fd >= 0)
-        close(fd);
-    else
-        return skip(std::string("a device cannot be opened in ") + directory.path() + ": " + std::strerror(errno));
+    if (const auto obstacle = make_device(path)) return skip(*obstacle);
     script = {};
     TestStore reader(directory / "cache", {}, scripted_files());
     CHECK_FALSE(reader.load(entry));

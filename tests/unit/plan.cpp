@@ -1,0 +1,84 @@
+// Properties of plans and launch shapes, over widths and devices of every kind.
+#include "plan/plan.h"
+
+#include "support/catch.h"
+
+#include <normquant/geometry.h>
+#include <normquant/scale_layout.h>
+
+#include <algorithm>
+
+using namespace nq;
+
+namespace {
+
+constexpr const char* kArchs[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100f", "sm_110f", "sm_120f"};
+
+Problem problem_of(std::uint32_t hidden, ScaleLayout layout = ScaleLayout::linear, DType weight = DType::bf16) {
+    Problem problem;
+    problem.hidden = hidden;
+    problem.scale_layout = layout;
+    problem.weight_dtype = weight;
+    return problem;
+}
+
+}  // namespace
+
+TEST_CASE("every plan has whole warps, valid threads a row, and fits its target") {
+    std::size_t staged = 0;
+    for (const char* name : kArchs) {
+        const Arch arch = *parse_arch(name);
+        for (std::uint32_t hidden = 16; hidden <= 131072; hidden += hidden < 8192 ? 16 : 1008) {
+            for (const DType weight : {DType::bf16, DType::fp32}) {
+                const Problem problem = problem_of(hidden, ScaleLayout::linear, weight);
+                for (const Plan& plan : plans_for(problem, arch)) {
+                    INFO(name << " hidden " << hidden << " " << canonical_text(plan));
+                    REQUIRE(normquant::threads_per_row_valid(hidden, plan.threads_per_row));
+                    REQUIRE(plan.block_threads % 32 == 0);
+                    REQUIRE(plan.block_threads <= 1024);
+                    REQUIRE(plan.block_threads % plan.threads_per_row == 0);
+                    if (plan.row_groups == 0) continue;
+                    ++staged;
+                    REQUIRE(plan.variant == Variant::throughput);
+                    REQUIRE(plan.row_groups <= 15);
+                    REQUIRE(launch_shape(plan, problem, 1'000'000, false, 132).shared_bytes <= features(arch).staged_bytes);
+                }
+            }
+        }
+    }
+    CHECK(staged > 1000);
+}
+
+TEST_CASE("a launch reaches every row and every row of padding, with no more threads than the plan") {
+    for (const std::uint32_t hidden : {64u, 512u, 2048u, 2880u, 4096u, 7168u, 12288u, 16384u, 32768u, 65536u}) {
+        for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
+            const Problem problem = problem_of(hidden, layout);
+            for (const Plan& plan : plans_for(problem, *parse_arch("sm_90"))) {
+                for (const std::uint32_t multiprocessors : {1u, 7u, 16u, 132u, 148u}) {
+                    for (const std::int64_t rows : {1, 2, 5, 127, 128, 129, 264, 265, 1000, 1024, 16384, 70001}) {
+                        INFO(canonical_text(problem) << " | " << canonical_text(plan) << " rows " << rows << " SMs " << multiprocessors);
+                        const LaunchShape shape = launch_shape(plan, problem, rows, true, multiprocessors);
+                        REQUIRE(shape.blocks > 0);
+                        REQUIRE(shape.block_threads > 0);
+                        REQUIRE(shape.block_threads <= plan.block_threads);
+                        const std::uint64_t real = static_cast<std::uint64_t>(rows);
+                        const std::uint64_t covered = layout == ScaleLayout::swizzled ? normquant::padded_rows(real) : real;
+                        const std::uint64_t at_a_time = std::uint64_t{shape.blocks} * (shape.block_threads / plan.threads_per_row);
+                        if (plan.row_groups == 0) {
+                            REQUIRE(shape.block_threads == plan.block_threads);
+                            REQUIRE(at_a_time >= covered);
+                            REQUIRE(at_a_time - covered < plan.rows_per_block());
+                            continue;
+                        }
+                        REQUIRE(shape.blocks <= multiprocessors);
+                        REQUIRE(shape.block_threads % normquant::group_threads(plan.threads_per_row) == 0);
+                        // Fewer groups, but no more turns than all of them would make.
+                        const std::uint64_t most = std::uint64_t{multiprocessors} * plan.rows_per_block();
+                        const auto turns = [&](std::uint64_t each) { return (real + each - 1) / each; };
+                        REQUIRE(turns(at_a_time) == turns(most));
+                    }
+                }
+            }
+        }
+    }
+}
