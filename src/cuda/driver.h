@@ -47,6 +47,16 @@
     X(cuEventRecord, 2000)                      \
     X(cuEventSynchronize, 2000)                 \
     X(cuEventElapsedTime, 2000)                 \
+    X(cuMemcpyDtoDAsync, 3020)                  \
+    X(cuStreamBeginCapture, 10010)              \
+    X(cuStreamEndCapture, 10000)                \
+    X(cuGraphInstantiateWithFlags, 11040)       \
+    X(cuGraphLaunch, 10000)                     \
+    X(cuGraphExecDestroy, 10000)                \
+    X(cuGraphDestroy, 10000)                    \
+    X(cuGraphGetNodes, 10000)                   \
+    X(cuGraphKernelNodeGetParams, 12000)        \
+    X(cuGraphKernelNodeGetAttribute, 11000)     \
     X(cuGetErrorName, 6000)                     \
     X(cuGetErrorString, 6000)
 

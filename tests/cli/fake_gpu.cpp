@@ -1,26 +1,47 @@
 // A libcuda with one "GPU" whose memory is the host's and whose kernels do nothing: what the tool does around a launch
-// can be tested without a device, and --verify must notice. At exit it says on stderr what was not given back.
+// can be tested without a device, and --verify must notice. A launch in a graph takes a time of its kernel's own,
+// anything else 1 ms. At exit it says on stderr what was not given back.
 #include <cuda.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace {
 
 struct Balance {
-    int buffers = 0, streams = 0, events = 0, contexts = 0;
+    int buffers = 0, streams = 0, events = 0, contexts = 0, graphs = 0;
 
     ~Balance() {
-        if (buffers != 0 || streams != 0 || events != 0 || contexts != 0) {
-            std::fprintf(stderr, "leaked: %d buffers, %d streams, %d events, %d contexts\n", buffers, streams, events,
-                         contexts);
+        if (buffers != 0 || streams != 0 || events != 0 || contexts != 0 || graphs != 0) {
+            std::fprintf(stderr, "leaked: %d buffers, %d streams, %d events, %d contexts, %d graphs\n", buffers,
+                         streams, events, contexts, graphs);
         }
     }
 };
 Balance live;
 CUcontext current = nullptr;
-int handle;  // its address stands for every object
+int handle;  // its address stands for every other object
+
+struct Kernel {
+    const char* name;
+    float microseconds;
+};
+Kernel kernels[] = {{"normquant_kernel", 8}, {"floor_vector", 5}, {"floor_granule", 4}, {"empty", 1}};
+constexpr float kCopyMicroseconds = 10;
+
+struct Graph {
+    float microseconds = 0;
+    CUlaunchConfig launch = {};  // the last
+    Kernel* kernel = nullptr;
+};
+Graph* capturing = nullptr;
+
+struct Event {
+    float microseconds = 1000;  // what the last graph before it took
+};
+float last_microseconds = 1000;
 
 template <class T>
 CUresult make(T* object, int& count) {
@@ -61,7 +82,8 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
+    *value = attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE              ? 1 << 20
+             : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9
              : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
                                                                          : 132;
     return CUDA_SUCCESS;
@@ -136,15 +158,95 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuEventCreate(CUevent* event, unsigned) { return make(event, live.events); }
+CUresult cuEventCreate(CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(new Event);
+    ++live.events;
+    return CUDA_SUCCESS;
+}
 
-CUresult cuEventDestroy(CUevent) {
+CUresult cuEventDestroy(CUevent event) {
+    delete reinterpret_cast<Event*>(event);
     --live.events;
     return CUDA_SUCCESS;
 }
 
-CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) {
-    *milliseconds = 1;
+CUresult cuEventRecord(CUevent event, CUstream) {
+    reinterpret_cast<Event*>(event)->microseconds = last_microseconds;
+    last_microseconds = 1000;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent end) {
+    *milliseconds = reinterpret_cast<Event*>(end)->microseconds / 1000;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture(CUstream, CUstreamCaptureMode) {
+    if (capturing != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+    capturing = new Graph;
+    ++live.graphs;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream, CUgraph* graph) {
+    *graph = reinterpret_cast<CUgraph>(std::exchange(capturing, nullptr));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph graph) {
+    delete reinterpret_cast<Graph*>(graph);
+    --live.graphs;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {
+    *exec = reinterpret_cast<CUgraphExec>(new Graph(*reinterpret_cast<Graph*>(graph)));
+    ++live.graphs;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec) { return cuGraphDestroy(reinterpret_cast<CUgraph>(exec)); }
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream) {
+    last_microseconds = reinterpret_cast<Graph*>(exec)->microseconds;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
+    *nodes = reinterpret_cast<CUgraphNode>(graph);
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+    const Graph& graph = *reinterpret_cast<Graph*>(node);
+    if (graph.kernel == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *params = {};
+    params->kern = reinterpret_cast<CUkernel>(graph.kernel);
+    params->gridDimX = graph.launch.gridDimX;
+    params->gridDimY = graph.launch.gridDimY;
+    params->gridDimZ = graph.launch.gridDimZ;
+    params->blockDimX = graph.launch.blockDimX;
+    params->blockDimY = params->blockDimZ = 1;
+    params->sharedMemBytes = graph.launch.sharedMemBytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
+    if (capturing == nullptr) return CUDA_SUCCESS;
+    auto* kernel = reinterpret_cast<Kernel*>(function);
+    capturing->microseconds += kernel->microseconds;
+    capturing->launch = *config;
+    capturing->kernel = kernel;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream) {
+    if (capturing != nullptr) {
+        capturing->microseconds += kCopyMicroseconds;
+    } else {
+        std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -154,13 +256,17 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void*
     return CUDA_SUCCESS;
 }
 
-CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary, const char*) {
-    *kernel = reinterpret_cast<CUkernel>(&handle);
-    return CUDA_SUCCESS;
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary, const char* name) {
+    for (Kernel& known : kernels) {
+        if (std::strcmp(known.name, name) != 0) continue;
+        *kernel = reinterpret_cast<CUkernel>(&known);
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuKernelGetFunction(CUfunction* function, CUkernel) {
-    *function = reinterpret_cast<CUfunction>(&handle);
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+    *function = reinterpret_cast<CUfunction>(kernel);
     return CUDA_SUCCESS;
 }
 
@@ -193,7 +299,18 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         {"cuMemcpyDtoH", reinterpret_cast<void*>(&cuMemcpyDtoH)},
         {"cuEventCreate", reinterpret_cast<void*>(&cuEventCreate)},
         {"cuEventDestroy", reinterpret_cast<void*>(&cuEventDestroy)},
+        {"cuEventRecord", reinterpret_cast<void*>(&cuEventRecord)},
         {"cuEventElapsedTime", reinterpret_cast<void*>(&cuEventElapsedTime)},
+        {"cuMemcpyDtoDAsync", reinterpret_cast<void*>(&cuMemcpyDtoDAsync)},
+        {"cuStreamBeginCapture", reinterpret_cast<void*>(&cuStreamBeginCapture)},
+        {"cuStreamEndCapture", reinterpret_cast<void*>(&cuStreamEndCapture)},
+        {"cuGraphDestroy", reinterpret_cast<void*>(&cuGraphDestroy)},
+        {"cuGraphInstantiateWithFlags", reinterpret_cast<void*>(&cuGraphInstantiateWithFlags)},
+        {"cuGraphExecDestroy", reinterpret_cast<void*>(&cuGraphExecDestroy)},
+        {"cuGraphLaunch", reinterpret_cast<void*>(&cuGraphLaunch)},
+        {"cuGraphGetNodes", reinterpret_cast<void*>(&cuGraphGetNodes)},
+        {"cuGraphKernelNodeGetParams", reinterpret_cast<void*>(&cuGraphKernelNodeGetParams)},
+        {"cuLaunchKernelEx", reinterpret_cast<void*>(&cuLaunchKernelEx)},
         {"cuLibraryLoadData", reinterpret_cast<void*>(&cuLibraryLoadData)},
         {"cuLibraryGetKernel", reinterpret_cast<void*>(&cuLibraryGetKernel)},
         {"cuKernelGetFunction", reinterpret_cast<void*>(&cuKernelGetFunction)},

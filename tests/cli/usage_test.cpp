@@ -31,8 +31,8 @@ TEST_CASE("no command, an unknown command, an unknown option") {
     refused(
         {},
         "name a command: quantize, warmup, cache list, cache show, cache verify, cache explain, cache extract, cache "
-        "export, cache import, cache gc, cache clear, cache stats, cache path, info, doctor");
-    refused({"frobnicate"}, "frobnicate (commands: quantize, warmup, cache, info, doctor; see normquant --help)");
+        "export, cache import, cache gc, cache clear, cache stats, cache path, bench, info, doctor");
+    refused({"frobnicate"}, "frobnicate (commands: quantize, warmup, cache, bench, info, doctor; see normquant --help)");
     refused({"info", "--frobnicate"}, "frobnicate (see normquant --help)");
     refused({"quantize"}, "--input");
     refused({"cache"}, "name a command: ");
@@ -57,6 +57,7 @@ TEST_CASE("an empty value is not taken for an option that was left out") {
                                                {"cache", "stats"},
                                                {"cache", "path"},
                                                {"doctor"},
+                                               {"bench"},
                                                {"warmup", "--hidden", "64", "--arch", "sm_90"},
                                                {"quantize", "--input", "x", "--weight", "y", "--out", "z"}}) {
         std::vector<std::string> arguments = command;
@@ -92,6 +93,7 @@ TEST_CASE("help teaches, version answers") {
                                                {"cache", "clear", "--help"},
                                                {"cache", "stats", "--help"},
                                                {"doctor", "--help"},
+                                               {"bench", "--help"},
                                                {"info", "--help"}}) {
         const ToolResult result = run_tool(arguments);
         INFO(arguments.front());

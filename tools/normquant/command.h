@@ -32,6 +32,7 @@ struct Command {
 Command add_quantize(CLI::App& parent);
 Command add_warmup(CLI::App& parent);
 std::vector<Command> add_cache(CLI::App& parent);
+Command add_bench(CLI::App& parent);
 Command add_info(CLI::App& parent);
 Command add_doctor(CLI::App& parent);
 

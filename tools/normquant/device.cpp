@@ -25,11 +25,15 @@ Timer::~Timer() {
 
 Outcome Timer::start() { return expect(*driver_, driver_->cuEventRecord(begin_, stream_), "recording an event"); }
 
+Outcome Timer::finish() { return expect(*driver_, driver_->cuEventRecord(end_, stream_), "recording an event"); }
+
 Result<double> Timer::stop() {
+    if (const auto done = finish(); !done) return done.error();
+    return seconds();
+}
+
+Result<double> Timer::seconds() {
     float milliseconds = 0;
-    if (const auto done = expect(*driver_, driver_->cuEventRecord(end_, stream_), "recording an event"); !done) {
-        return done.error();
-    }
     if (const auto done = expect(*driver_, driver_->cuEventSynchronize(end_), "waiting for the kernel"); !done) {
         return done.error();
     }
@@ -61,7 +65,8 @@ Result<DeviceFacts> device_facts(const Driver& driver, int ordinal) {
         int* value;
     } wanted[] = {{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &facts.capability.major},
                   {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &facts.capability.minor},
-                  {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &facts.multiprocessors}};
+                  {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &facts.multiprocessors},
+                  {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &facts.l2_bytes}};
     for (const auto& [attribute, value] : wanted) {
         const auto done = expect(driver, driver.cuDeviceGetAttribute(value, attribute, device), doing);
         if (!done) return done.error();
@@ -106,33 +111,39 @@ Device::~Device() {
     driver_->cuDevicePrimaryCtxRelease(device_);
 }
 
-Result<DeviceBuffer> Device::upload(std::span<const unsigned char> bytes) {
-    const std::string doing = fmt::format("placing {} bytes on {}", bytes.size(), facts_.name);
+Outcome Device::outcome(CUresult result, const std::string& doing) const { return expect(*driver_, result, doing); }
+
+Result<DeviceBuffer> Device::allocate(std::size_t bytes) {
     CUdeviceptr address = 0;
-    if (const auto done = expect(*driver_, driver_->cuMemAlloc(&address, bytes.size()), doing); !done)
-        return done.error();
-    DeviceBuffer buffer(driver_, address);
-    const auto copied = expect(*driver_, driver_->cuMemcpyHtoD(address, bytes.data(), bytes.size()), doing);
+    const auto done =
+        outcome(driver_->cuMemAlloc(&address, bytes), fmt::format("placing {} bytes on {}", bytes, facts_.name));
+    if (!done) return done.error();
+    return DeviceBuffer(driver_, address);
+}
+
+Result<DeviceBuffer> Device::upload(std::span<const unsigned char> bytes) {
+    auto buffer = allocate(bytes.size());
+    if (!buffer) return buffer;
+    const std::string doing = fmt::format("placing {} bytes on {}", bytes.size(), facts_.name);
+    const auto copied = outcome(driver_->cuMemcpyHtoD(buffer->address(), bytes.data(), bytes.size()), doing);
     if (!copied) return copied.error();
     // The copy is ordered in the legacy stream only; from pageable memory it may still be under way.
-    const auto finished = expect(*driver_, driver_->cuStreamSynchronize(nullptr), doing);
+    const auto finished = outcome(driver_->cuStreamSynchronize(nullptr), doing);
     if (!finished) return finished.error();
     return buffer;
 }
 
 Outcome Device::download(const DeviceBuffer& buffer, std::span<unsigned char> bytes) {
-    return expect(*driver_, driver_->cuMemcpyDtoH(bytes.data(), buffer.address(), bytes.size()),
-                  fmt::format("copying {} bytes from {}", bytes.size(), facts_.name));
+    return outcome(driver_->cuMemcpyDtoH(bytes.data(), buffer.address(), bytes.size()),
+                   fmt::format("copying {} bytes from {}", bytes.size(), facts_.name));
 }
 
-Outcome Device::synchronize() {
-    return expect(*driver_, driver_->cuStreamSynchronize(stream_), "waiting for the kernel");
-}
+Outcome Device::synchronize() { return outcome(driver_->cuStreamSynchronize(stream_), "waiting for the kernel"); }
 
 Result<Timer> Device::timer() {
     CUevent events[2] = {};
     for (CUevent& event : events) {
-        const auto done = expect(*driver_, driver_->cuEventCreate(&event, CU_EVENT_DEFAULT), "creating an event");
+        const auto done = outcome(driver_->cuEventCreate(&event, CU_EVENT_DEFAULT), "creating an event");
         if (!done) {
             if (events[0] != nullptr) driver_->cuEventDestroy(events[0]);
             return done.error();

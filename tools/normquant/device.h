@@ -41,7 +41,9 @@ public:
     ~Timer();
 
     Outcome start();
-    Result<double> stop();  // waits; seconds since start, on the device's clock
+    Outcome finish();
+    Result<double> seconds();  // from start to finish on the device's clock; waits for both
+    Result<double> stop();     // finish() and seconds()
 
 private:
     DriverPtr driver_;
@@ -55,6 +57,7 @@ struct DeviceFacts {
     std::string name;
     ComputeCapability capability;
     int multiprocessors = 0;
+    int l2_bytes = 0;
     std::size_t memory_bytes = 0;
 };
 
@@ -70,8 +73,12 @@ public:
     ~Device();
 
     const DeviceFacts& facts() const { return facts_; }
+    const DriverPtr& driver() const { return driver_; }
     CUstream stream() const { return stream_; }
 
+    // The result of a call of the driver, with what was being done.
+    Outcome outcome(CUresult result, const std::string& doing) const;
+    Result<DeviceBuffer> allocate(std::size_t bytes);
     Result<DeviceBuffer> upload(std::span<const unsigned char> bytes);
     Outcome download(const DeviceBuffer& buffer, std::span<unsigned char> bytes);
     Outcome synchronize();

@@ -75,6 +75,7 @@ int run(int argc, char** argv) {
     app.require_subcommand(0, 1);  // none is answered below, with the list of commands
     std::vector<Command> commands{add_quantize(app), add_warmup(app)};
     for (Command& command : add_cache(app)) commands.push_back(std::move(command));
+    commands.push_back(add_bench(app));
     commands.push_back(add_info(app));
     commands.push_back(add_doctor(app));
     bool as_json = false;

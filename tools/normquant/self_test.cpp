@@ -2,12 +2,11 @@
 
 #include "errors.h"
 #include "options.h"
-#include "reference/numerics.h"
+#include "random_values.h"
 
 #include <fmt/core.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 namespace nq::cli {
@@ -38,34 +37,6 @@ constexpr Shape kShapes[] = {
     {16400, 9, NQ_FP16, NQ_FP32, 16, NQ_SCALE_E4M3, NQ_LAYOUT_SWIZZLED},
     {32768, 9, NQ_BF16, NQ_BF16, 32, NQ_SCALE_UE8M0, NQ_LAYOUT_LINEAR},
 };
-
-// SplitMix64: the same inputs on every machine.
-class Random {
-public:
-    explicit Random(std::uint64_t seed) : state_(seed) {}
-
-    std::uint64_t bits() {
-        std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return z ^ (z >> 31);
-    }
-
-    float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-23f - 1.0f; }  // [-1, 1)
-
-private:
-    std::uint64_t state_;
-};
-
-std::vector<unsigned char> encode(const std::vector<float>& values, std::uint32_t dtype) {
-    const std::size_t width = dtype == NQ_FP32 ? 4 : 2;
-    std::vector<unsigned char> bytes(values.size() * width);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        const std::uint16_t half = dtype == NQ_FP16 ? numerics::to_fp16(values[i]) : numerics::to_bf16(values[i]);
-        std::memcpy(bytes.data() + i * width, width == 4 ? static_cast<const void*>(&values[i]) : &half, width);
-    }
-    return bytes;
-}
 
 std::vector<float> make_rows(const Shape& shape, Random& random) {
     std::vector<float> x(static_cast<std::size_t>(shape.rows) * shape.hidden);
