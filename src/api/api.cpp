@@ -23,10 +23,22 @@
 
 namespace nq {
 
+namespace {
+
+thread_local LastError* made = nullptr;
+
+}  // namespace
+
 LastError& last_error() {
-    thread_local LastError error;
-    return error;
+    thread_local struct Owner {
+        LastError error;
+        ~Owner() { made = nullptr; }
+    } owner;
+    made = &owner.error;
+    return owner.error;
 }
+
+LastError* last_error_if_any() { return made; }
 
 namespace {
 
@@ -136,9 +148,15 @@ const char* nq_status_name(nq_status status) {
     return "unknown status";
 }
 
-const char* nq_last_error(void) { return last_error().message.c_str(); }
+const char* nq_last_error(void) {
+    const LastError* last = last_error_if_any();
+    return last != nullptr ? last->message.c_str() : "";
+}
 
-const char* nq_last_error_detail(void) { return last_error().detail.c_str(); }
+const char* nq_last_error_detail(void) {
+    const LastError* last = last_error_if_any();
+    return last != nullptr ? last->detail.c_str() : "";
+}
 
 nq_status nq_problem_check(const nq_problem* problem) {
     return guarded([&]() -> Outcome {

@@ -162,6 +162,7 @@ CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+    if (const auto launch = fake().launch_instead; launch != nullptr) return launch(config, function, arguments, extra);
     ENTER("cuLaunchKernelEx");
     if (extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
     FakeLaunch launch{*config, reinterpret_cast<FakeLibrary*>(function)->image, {}};

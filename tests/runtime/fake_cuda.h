@@ -50,6 +50,7 @@ struct FakeCuda {
     std::map<std::string, CUresult> failures;
     int refused_images = 0;        // so many loads fail, whatever they load
     std::set<std::string> absent;  // cuGetProcAddress does not know these
+    decltype(&::cuLaunchKernelEx) launch_instead = nullptr;  // does what cuLaunchKernelEx does, without mutex and log
     std::vector<FakeDevice> devices = {{9, 0, 132}, {12, 0, 188}};
     std::deque<FakeContext> contexts;
     std::deque<FakeStream> streams;
