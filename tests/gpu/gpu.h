@@ -15,7 +15,6 @@
     X(cuCtxSetCurrent, 4000)                   \
     X(cuCtxSynchronize, 2000)                  \
     X(cuMemsetD8, 3020)                        \
-    X(cuMemcpyDtoD, 3020)                      \
     X(cuStreamBeginCapture, 10010)             \
     X(cuStreamEndCapture, 10000)               \
     X(cuStreamIsCapturing, 10000)              \
