@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <utility>
 
 namespace {
@@ -51,6 +53,15 @@ CUresult make(T* object, int& count) {
 }
 
 CUresult success() { return CUDA_SUCCESS; }
+
+std::map<CUdeviceptr, size_t> buffers;  // and their sizes
+
+bool allocated(CUdeviceptr address, size_t bytes) {
+    const auto after = buffers.upper_bound(address);
+    if (after == buffers.begin()) return false;
+    const auto& [base, size] = *std::prev(after);
+    return bytes <= size && address - base <= size - bytes;
+}
 
 }  // namespace
 
@@ -138,22 +149,26 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
     void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = reinterpret_cast<CUdeviceptr>(memory);
+    buffers[*address] = bytes;
     ++live.buffers;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemFree(CUdeviceptr address) {
+    buffers.erase(address);
     std::free(reinterpret_cast<void*>(address));
     --live.buffers;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+    if (!allocated(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
+    if (!allocated(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::memcpy(to, reinterpret_cast<void*>(from), bytes);
     return CUDA_SUCCESS;
 }
@@ -242,6 +257,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
 }
 
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream) {
+    if (!allocated(to, bytes) || !allocated(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     if (capturing != nullptr) {
         capturing->microseconds += kCopyMicroseconds;
     } else {

@@ -160,12 +160,16 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
     if (!fp4) return fp4.error();
     const auto scales = Sets::allocate(device, *sets, scale_bytes);
     if (!scales) return scales.error();
-    const auto copies = Sets::allocate(device, *sets, result.bytes / 2);
+    // A copy reads one half of what is to be moved, and writes the other.
+    const std::uint64_t half = result.bytes / 2, second_half = round_up(half, 512);
+    const auto copies = Sets::allocate(device, *sets, second_half + half);
     if (!copies) return copies.error();
     Random random(2688);
     const auto distinct = static_cast<std::size_t>(std::min(query.rows, kDistinctRows)) * problem.hidden;
-    if (const Outcome filled = fill(device, *x, random_tensor(distinct, 0, problem.dtype, random)); !filled)
-        return filled.error();
+    const std::vector<unsigned char> rows = random_tensor(distinct, 0, problem.dtype, random);
+    for (const Sets* filled : {&*x, &*copies}) {
+        if (const Outcome done = fill(device, *filled, rows); !done) return done.error();
+    }
     const auto weight = device.upload(random_tensor(problem.hidden, 1, problem.weight_dtype, random));
     if (!weight) return weight.error();
 
@@ -184,10 +188,9 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
         if (!captured) return captured.error();
     }
     const Outcome copied = capture([&](unsigned i) {
-        const unsigned set = i % *sets;
-        return device.outcome(
-            device.driver()->cuMemcpyDtoDAsync((*copies)[set], (*x)[set], result.bytes / 2, device.stream()),
-            "copying");
+        const CUdeviceptr from = (*copies)[i % *sets];
+        const CUresult enqueued = device.driver()->cuMemcpyDtoDAsync(from + second_half, from, half, device.stream());
+        return device.outcome(enqueued, "copying");
     });
     if (!copied) return copied.error();
     for (std::size_t c = 0; c < kernels.size(); ++c) {
