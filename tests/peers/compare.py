@@ -165,8 +165,8 @@ def differences(data, mine, peer):
     scale_count = int((steps != 0).sum())
     code_count = 0
     worst = 0.0
-    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device="cuda")
-    half_steps = torch.tensor([0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 1, 1], device="cuda")  # to the farther neighbour
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device=fp4.device)
+    half_steps = torch.tensor([0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 1, 1], device=fp4.device)  # to the farther neighbour
     for first in range(0, data.rows, 4096):  # not all at once: decoded values are 8 times as large
         part = slice(first, first + 4096)
         decoded = []
