@@ -215,9 +215,14 @@ typedef struct nq_prepare_options {
     uint32_t struct_size;
     uint32_t threads_per_row;      /* 0: normquant chooses. For tests and tuning: any count nq_plan_query accepts */
     struct CUstream_st *stream;    /* its context's device is prepared for; NULL: the current context's */
+    /* For tests and tuning, too. */
+    uint32_t variant;              /* with threads_per_row: the enum nq_variant of the one plan */
+    uint32_t cluster_size;         /* with threads_per_row: 2, 4, 8 or 16 blocks share a row and its sum (sm_90 and later); 0 or 1: no cluster */
+    uint32_t max_shared_bytes;     /* shared memory that a block may have, as on a smaller device; 0: the target's */
+    uint32_t max_cluster_size;     /* likewise of blocks a cluster */
 } nq_prepare_options;
 
-#define NQ_PREPARE_OPTIONS_INIT { (uint32_t)sizeof(nq_prepare_options), 0, NULL }
+#define NQ_PREPARE_OPTIONS_INIT { (uint32_t)sizeof(nq_prepare_options), 0, NULL, 0, 0, 0, 0 }
 
 /* How a problem runs. Filled by nq_plan_query. */
 typedef struct nq_plan {
@@ -227,18 +232,21 @@ typedef struct nq_plan {
     uint32_t rows_per_block;      /* rows that a block takes at a time */
     uint32_t block_threads;       /* threads a block; a launch of few rows may have fewer where a block takes many rows */
     uint32_t granules_per_thread; /* 16-element granules a thread handles, rounded up */
-    uint32_t row_in_registers;    /* 1: x is read once; 0: the row is too wide and x is read twice */
+    uint32_t row_in_registers;    /* 1: a block's threads hold a row; 0: it is too wide and x is read twice */
     uint32_t load_bytes;          /* 16, or 32 in the variants for 32-byte aligned inputs */
+    uint32_t blocks_per_row;      /* 1, or the blocks that share a row */
+    uint32_t row_buffers;         /* rows a group of threads has in shared memory where blocks stay on their multiprocessor; else 0 */
 } nq_plan;
 
-#define NQ_PLAN_INIT { (uint32_t)sizeof(nq_plan), 0, 0, 0, 0, 0, 0, 0 }
+#define NQ_PLAN_INIT { (uint32_t)sizeof(nq_plan), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* The closed list of variants that nq_prepare loads and nq_launch chooses from. */
 enum nq_variant {
     NQ_VARIANT_THROUGHPUT = 0,
     NQ_VARIANT_LATENCY = 1,
     NQ_VARIANT_THROUGHPUT_32B = 2, /* sm_100 and newer, inputs aligned to 32 bytes */
-    NQ_VARIANT_LATENCY_32B = 3
+    NQ_VARIANT_LATENCY_32B = 3,
+    NQ_VARIANT_SPLIT = 4           /* few rows: several blocks share a row */
 };
 
 /* What a context has done so far. Kernels are counted by variant: nq_prepare needs one to four of them. */

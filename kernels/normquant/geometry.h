@@ -82,23 +82,25 @@ NQ_CONSTEXPR u32 resident_blocks(u32 hidden, u32 threads, u32 block_threads, boo
 // The staged form (staged.cuh): groups of threads, each of whole warps, that take rows through shared memory.
 NQ_CONSTEXPR u32 group_threads(u32 threads) { return threads < 32 ? 32 : threads; }
 
-// Registers a thread needs for the fp32 values of its granules and all else, in the steps in which an SM hands them out.
+// Registers a thread needs for the fp32 values of its granules and all else, in the steps in which an SM hands them out. Groups of one
+// warp were found to want more rather than many.
 NQ_CONSTEXPR u32 staged_registers(u32 hidden, u32 threads, u32 block_size) {
     const u32 granules = granules_per_thread(hidden, threads);
-    return granules <= 3 ? (block_size == 32 ? 96 : 80) : granules <= 5 ? 128 : 168;
+    return granules <= 3 ? (block_size == 32 ? 96 : 80) : granules <= 5 && group_threads(threads) > 32 ? 128 : 168;
 }
 
-// Parts of a block's shared memory, each 16-byte aligned: the weight, a buffer a group, warp sums twice, a copy barrier a group.
+// Parts of a block's shared memory, each 16-byte aligned: the weight, the groups' row buffers, warp sums twice, a copy barrier a buffer.
 struct StagedLayout {
-    u32 weight_bytes, row_bytes, group_rows, sums, barriers, bytes;
+    u32 weight_bytes, row_bytes, group_rows, buffer_bytes, sums, barriers, bytes;
 
-    NQ_CONSTEXPR StagedLayout(u32 hidden, u32 threads, u32 groups, u32 weight_size, u32 barrier_bytes)
+    NQ_CONSTEXPR StagedLayout(u32 hidden, u32 threads, u32 groups, u32 buffers, u32 weight_size, u32 barrier_bytes)
         : weight_bytes(granules_per_thread(hidden, threads) * threads * kGranule * weight_size),
           row_bytes(hidden * 2),
           group_rows(group_threads(threads) / threads),
-          sums(weight_bytes + groups * group_rows * row_bytes),
+          buffer_bytes(group_rows * row_bytes),
+          sums(weight_bytes + groups * buffers * buffer_bytes),
           barriers((sums + groups * 2 * (group_threads(threads) / 32) * 4 + 15) / 16 * 16),
-          bytes(barriers + groups * barrier_bytes) {}
+          bytes(barriers + groups * buffers * barrier_bytes) {}
 };
 
 // The two granules of a 32-element block lie in neighbouring columns (rounds, with one column): the xor distance of their threads.

@@ -78,6 +78,15 @@ NQ_DEVICE u32 convert_e4m3(float v) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(0.0f), "f"(v));
     return d;
 }
+NQ_DEVICE float convert_from_e4m3(u32 byte) {
+    float d;
+    asm("{\n\t.reg .b32 pair;\n\t.reg .b16 low, high;\n\t"
+        "cvt.rn.f16x2.e4m3x2 pair, %1;\n\t"
+        "mov.b32 {low, high}, pair;\n\t"
+        "cvt.f32.f16 %0, low;\n\t}"
+        : "=f"(d) : "h"(static_cast<u16>(byte)));
+    return d;
+}
 
 #else  // the emulator's twins
 
@@ -186,6 +195,14 @@ NQ_DEVICE u32 convert_e2m1x8(const float* q) {
         word |= (code | (q[i] != q[i] ? 0u : bits(q[i]) >> 31 << 3)) << 4 * i;
     }
     return word;
+}
+
+NQ_DEVICE float convert_from_e4m3(u32 byte) {
+    if ((byte & 0x7fu) == 0x7fu) return as_float(0x7fffffffu);
+    const u32 exponent = byte >> 3 & 15u, fraction = byte & 7u;
+    const float magnitude = exponent ? std::ldexp(static_cast<float>(8 + fraction), static_cast<int>(exponent) - 10)
+                                     : std::ldexp(static_cast<float>(fraction), -9);
+    return as_float(bits(magnitude) | (byte & 0x80u) << 24);
 }
 
 NQ_DEVICE u32 convert_e4m3(float v) {

@@ -1,4 +1,4 @@
-// Global memory: 128- and 256-bit read-only loads, FP4 and scale stores. Loads are volatile asm so that a row that is read twice is
+// Global memory: 128- and 256-bit read-only loads, FP4 and scale stores; 128-bit accesses of shared memory. Global loads are volatile asm so that a row that is read twice is
 // read twice, and so that all loads of a thread are issued before their first use, in the order written.
 #pragma once
 
@@ -25,6 +25,9 @@ NQ_DEVICE float load_float(const float* address) {
 }
 // The value's origin is hidden from the compiler: what was derived from it before is computed again, not kept in registers.
 NQ_DEVICE void forget_origin(u32& v) { asm volatile("" : "+r"(v)); }
+NQ_DEVICE void store_128(void* address, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
 NQ_DEVICE void store_64(void* address, u32 a, u32 b) {
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(a), "r"(b) : "memory");
 }
@@ -36,45 +39,6 @@ NQ_DEVICE void load_shared_128(u32* d, const void* address) {
     d[0] = v.x, d[1] = v.y, d[2] = v.z, d[3] = v.w;
 }
 NQ_DEVICE void store_shared_128(void* address, const u32* v) { *static_cast<uint4*>(address) = make_uint4(v[0], v[1], v[2], v[3]); }
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-NQ_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-
-// Counts the bytes of bulk copies. Its phases are waited for in turn: parity 0, 1, 0, ...
-struct CopyBarrier {
-    u64 state;
-
-    NQ_DEVICE void init() { asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&state)) : "memory"); }
-    // Of all that this thread has initialized, before others use them after a barrier.
-    NQ_DEVICE static void publish() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-    NQ_DEVICE void expect(u32 bytes) {
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(&state)), "r"(bytes) : "memory");
-    }
-    NQ_DEVICE bool has_passed(u32 parity) {
-        u32 passed;
-        asm volatile(
-            "{\n\t.reg .pred p;\n\t"
-            "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\t"
-            "selp.u32 %0, 1, 0, p;\n\t}"
-            : "=r"(passed)
-            : "r"(shared_address(&state)), "r"(parity)
-            : "memory");
-        return passed != 0;
-    }
-    // 16-byte aligned, a multiple of 16 bytes.
-    NQ_DEVICE void copy(void* shared, const void* global, u32 bytes) {
-#if __CUDA_ARCH__ >= 1000
-#define NQ_COPY "cp.async.bulk.shared::cta.global"
-#else
-#define NQ_COPY "cp.async.bulk.shared::cluster.global"  // the other name needs a newer NVRTC than the target does
-#endif
-        asm volatile(NQ_COPY ".mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)), "l"(global), "r"(bytes),
-                     "r"(shared_address(&state))
-                     : "memory");
-#undef NQ_COPY
-    }
-};
-#endif
 
 #else
 
@@ -96,29 +60,7 @@ NQ_DEVICE void forget_origin(u32&) {}
 NQ_DEVICE void load_shared_128(u32* d, const void* address) { load_128(d, address); }
 NQ_DEVICE void store_shared_128(void* address, const u32* v) { *static_cast<Chunk128*>(address) = {{v[0], v[1], v[2], v[3]}}; }
 
-// A copy lands when it is waited for, at the latest possible time: who reads before has the old bytes.
-struct CopyBarrier {
-    struct Copy { void* shared; const void* global; u32 bytes; };
-    u32 phase, expected, copies;
-    Copy pending[32];
-
-    void init() { phase = expected = copies = 0; }
-    static void publish() {}
-    void expect(u32 bytes) { expected = bytes; }
-    void copy(void* shared, const void* global, u32 bytes) { pending[copies++] = {shared, global, bytes}; }
-    bool has_passed(u32 parity) {
-        if (phase % 2 != parity) return true;
-        u32 bytes = 0;
-        for (u32 i = 0; i < copies; ++i) bytes += pending[i].bytes;
-        if (copies == 0 || bytes != expected) return false;
-        for (u32 i = 0; i < copies; ++i) {
-            for (u32 b = 0; b < pending[i].bytes; ++b) static_cast<u8*>(pending[i].shared)[b] = static_cast<const u8*>(pending[i].global)[b];
-        }
-        copies = 0;
-        ++phase;
-        return true;
-    }
-};
+NQ_DEVICE void store_128(void* address, u32 a, u32 b, u32 c, u32 d) { *static_cast<Chunk128*>(address) = {{a, b, c, d}}; }
 NQ_DEVICE void store_64(void* address, u32 a, u32 b) { *static_cast<Chunk64*>(address) = {{a, b}}; }
 NQ_DEVICE void store_32(void* address, u32 v) { *static_cast<u32*>(address) = v; }
 NQ_DEVICE void store_8(void* address, u32 v) { *static_cast<u8*>(address) = static_cast<u8>(v); }

@@ -1,63 +1,46 @@
-// Sums and maxima across the threads of a row. The tree's order is fixed (geometry.h); partners of a shuffle add the same two numbers,
-// so both hold the same bits.
+// The sum over the threads of a row. The tree's order is fixed (geometry.h); partners of a shuffle add the same two numbers, so both hold
+// the same bits.
 #pragma once
 
-#include <normquant/intrinsics.cuh>
+#include <normquant/geometry.h>
+#include <normquant/memory.cuh>
 
 namespace normquant {
 
-#if defined(__CUDACC_RTC__)
-
-struct Block {
-    NQ_DEVICE u32 thread() const { return threadIdx.x; }
-    NQ_DEVICE u32 threads() const { return blockDim.x; }
-    NQ_DEVICE u32 index() const { return blockIdx.x; }
-    NQ_DEVICE u32 blocks() const { return gridDim.x; }
-    NQ_DEVICE void barrier() const { __syncthreads(); }
-    // Of `threads` threads, a multiple of 32, that use the same id from 1 to 15.
-    NQ_DEVICE void barrier(u32 id, u32 threads) const {
-        if (threads == 32) {
-            __syncwarp();
-        } else {
-            asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-        }
+NQ_DEVICE void load_sums(float* d, const float* sums, u32 warps) {
+    if (warps < 4) {
+        d[0] = sums[0], d[1] = sums[1];
+        return;
     }
-    NQ_DEVICE float shuffle_xor(float v, u32 distance) const { return __shfl_xor_sync(0xffffffffu, v, static_cast<int>(distance)); }
-    template <class Condition>
-    NQ_DEVICE void wait_until(Condition holds) const {
-        while (!holds()) {}
-    }
-    // One float a warp.
-    NQ_DEVICE float* warp_sums() const {
-        __shared__ float sums[32];
-        return sums;
-    }
-    // 16-byte aligned; as much as the launch asks for.
-    NQ_DEVICE unsigned char* shared() const {
-        extern __shared__ __align__(128) unsigned char bytes[];
-        return bytes;
-    }
-};
-
-#endif
+    u32 words[4];
+    load_shared_128(words, sums);
+    NQ_UNROLL
+    for (u32 i = 0; i < 4; ++i) d[i] = as_float(words[i]);
+}
 
 // Sum over the threads_per_row threads of a row, each bringing one partial; every thread gets it. `sums` holds a float for each warp of
-// the row; the barrier includes all of them.
-template <class Config, class Block, class Barrier>
-NQ_DEVICE float row_sum(const Config& config, const Block& block, float partial, float* sums, Barrier barrier) {
-    const u32 threads = config.threads_per_row;
+// the row, aligned to all of them or 16 bytes; share(warp sum) brings it there, and waits for all of them.
+template <class Config, class Block, class Share>
+NQ_DEVICE float row_sum(const Config& config, const Block& block, float partial, const float* sums, Share share) {
+    const u32 threads = config.threads_per_row, warps = ceil_div(threads, 32);
     NQ_UNROLL
     for (u32 d = 1; d < (threads < 32 ? threads : 32); d *= 2) partial = add(partial, block.shuffle_xor(partial, d));
     if (threads <= 32) return partial;
-
-    const u32 warps = threads / 32, warp = block.thread() / 32, lane = block.thread() % 32;
-    if (lane == 0) sums[warp % warps] = partial;
-    barrier();
-    // Lanes read the row's warp sums cyclically and finish the tree by shuffles: a run-time index into an array would be local memory.
-    partial = sums[lane % warps];
+    share(partial);
+    // Every thread finishes the tree: loads of four sums take less time than shuffles.
+    float tree[32];
     NQ_UNROLL
-    for (u32 d = 1; d < warps; d *= 2) partial = add(partial, block.shuffle_xor(partial, d));
-    return partial;
+    for (u32 i = 0; i < 32; i += 4) {
+        if (i < warps) load_sums(tree + i, sums + i, warps);
+    }
+    NQ_UNROLL
+    for (u32 d = 1; d < 32; d *= 2) {
+        NQ_UNROLL
+        for (u32 i = 0; i + d < 32; i += 2 * d) {
+            if (i + d < warps) tree[i] = add(tree[i], tree[i + d]);
+        }
+    }
+    return tree[0];
 }
 
 }  // namespace normquant

@@ -50,7 +50,7 @@ NQ_DEVICE BlockScale block_scale(const Config& config, float block_max, float rs
     if (config.scale_format == kE4m3) {
         const float t = mul(mul(m, global_scale), as_float(kOneSixth));
         scale.byte = config.native_e4m3 ? convert_e4m3(t) : e4m3_software(t);
-        scale.k = mul(rstd, mul(global_scale, reciprocal(e4m3_to_float(scale.byte))));
+        scale.k = mul(rstd, mul(global_scale, reciprocal(config.native_e4m3 ? convert_from_e4m3(scale.byte) : e4m3_to_float(scale.byte))));
         // Normal and below the largest: t was rounded to it by 1/16 of it at most, so that |p * k| <= 6 * (1 + 1/16) and some ulps.
         scale.ordinary = scale.byte - 8 < 0x76u && scale.k <= as_float(0x7f7fffffu);
     } else {

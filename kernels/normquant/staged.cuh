@@ -1,62 +1,100 @@
-// The form for many rows: a block stays on its SM, and groups of its threads take row after row. A row comes by bulk copy into the
-// group's buffer in shared memory; as soon as every thread has weighed its part, in registers, the next row is on its way, and flies
-// while this one is quantized. The weight lies in shared memory as it is: the reads, not its unpacking, are what is scarce.
-//
-// Config has besides: row_groups, the most that a block may have.
+// The form for many rows: a block stays on its SM, and groups of its threads take row after row. A row comes by bulk copy into a buffer
+// of the group in shared memory, and from there, weighted, into registers. The next one is under way as soon as a buffer is free: with
+// one, while this row is quantized; with two, from when this row is there. The weight lies in shared memory as it is: the reads, not
+// its unpacking, are what is scarce.
 #pragma once
 
-#include <normquant/rmsnorm_fp4.cuh>
+#include <normquant/row.cuh>
 
 namespace normquant {
+
+// Which rows a group takes, turn by turn; its threads take `group_rows` at a time, each a slot of its own. In a swizzled buffer the
+// scales of the rows r, r+32, r+64, r+96 of a tile lie side by side: a slot takes these four one after the other, and writes their
+// scales together. The rows that do not fill a turn of fours for every slot are dealt out one by one.
+struct RowOrder {
+    u32 all_rows, slots, full, fours_turns;  // full: rows in whole tiles
+
+    NQ_DEVICE RowOrder(u32 rows, u32 all_slots, bool fours)
+        : all_rows(rows), slots(all_slots), full(fours ? rows / kTileRows * kTileRows : 0), fours_turns(full / 4 / all_slots * 4) {}
+
+    NQ_DEVICE bool in_four(u32 turn) const { return turn < fours_turns; }
+    // Its place in the order of fours; from all_rows on there is no row.
+    NQ_DEVICE u32 place(u32 turn, u32 slot) const {
+        return in_four(turn) ? (turn / 4 * slots + slot) * 4 + turn % 4 : turn * slots + slot;
+    }
+    NQ_DEVICE u32 row(u32 place) const {
+        return place < full ? place / kTileRows * kTileRows + place % kTileRows / 4 + place % 4 * 32 : place;
+    }
+};
+
+// Four lanes, at `distance` from each other, each with a word of four bytes: byte i of lane j becomes byte j of lane i.
+template <class Block>
+NQ_DEVICE u32 transpose_bytes(const Block& block, u32 word, u32 lane, u32 distance) {
+    const u32 near = block.shuffle_xor(word, distance);
+    word = lane & distance ? permute_bytes<0x3715>(word, near) : permute_bytes<0x6240>(word, near);
+    const u32 far = block.shuffle_xor(word, 2 * distance);
+    return lane & 2 * distance ? permute_bytes<0x3276>(word, far) : permute_bytes<0x5410>(word, far);
+}
 
 template <class Config, class Block>
 NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, const Params& params) {
     constexpr u32 kElements = Config::kElements;
     const u32 threads = config.threads_per_row, members = group_threads(threads), warps = members / 32;
     const u32 weight_size = config.weight_dtype == kFp32 ? 4 : 2, chunks = weight_size;  // 16-byte chunks of a granule's weights
-    const StagedLayout layout(config.hidden, threads, config.row_groups, weight_size, sizeof(CopyBarrier));
+    const StagedLayout layout(config.hidden, threads, config.row_groups, config.row_buffers, weight_size, sizeof(ArrivalBarrier));
     const u32 groups = block.threads() / members, group = block.thread() / members, member = block.thread() % members;
     const u32 thread = member % threads, row_of_group = member / threads;
     const Walk<Config> walk(config, thread);
 
     unsigned char* shared = block.shared();
-    unsigned char* buffer = shared + layout.weight_bytes + group * layout.group_rows * layout.row_bytes;
+    unsigned char* buffers = shared + layout.weight_bytes + group * config.row_buffers * layout.buffer_bytes;
     float* sums = reinterpret_cast<float*>(shared + layout.sums) + group * 2 * warps;
-    CopyBarrier& arrival = reinterpret_cast<CopyBarrier*>(shared + layout.barriers)[group];
+    ArrivalBarrier* arrivals = reinterpret_cast<ArrivalBarrier*>(shared + layout.barriers) + group * config.row_buffers;
     // Chunk c of piece i of thread t lies at ((chunks * i + c) * threads + t) * 16: neighbours read neighbours.
     const auto weight_at = [&](u32 piece, u32 chunk) { return shared + ((chunks * piece + chunk) * threads + thread) * 16; };
 
     // 32 bits: no memory holds 2^31 rows that are wide enough for this form.
-    const u32 all_rows = static_cast<u32>(params.rows), step = block.blocks() * groups * layout.group_rows;
-    u32 first = (block.index() * groups + group) * layout.group_rows;  // of the group's rows
-    const auto start_copy = [&](u32 row) {
-        if (member != 0 || row >= all_rows) return;
-        const u32 rows = all_rows - row < layout.group_rows ? all_rows - row : layout.group_rows;
-        arrival.expect(rows * layout.row_bytes);
-        for (u32 r = 0; r < rows; ++r) {
-            arrival.copy(buffer + r * layout.row_bytes, byte_offset(params.x, 2 * (static_cast<i64>(row) + r) * params.x_stride), layout.row_bytes);
-        }
+    const u32 all_rows = static_cast<u32>(params.rows), blocks_of_row = config.hidden / config.block_size;
+    // Rows of less than a warp come in one copy where they lie one behind the other, which is worth more.
+    const bool fours = config.swizzled && threads >= 32 && blocks_of_row % kTileBlocks == 0;
+    const u32 first_slot = (block.index() * groups + group) * layout.group_rows;
+    const RowOrder order(all_rows, block.blocks() * groups * layout.group_rows, fours);
+    const auto start_copy = [&](u32 turn, u32 buffer) {
+        if (member != 0) return;
+        u32 rows = 0;
+        while (rows < layout.group_rows && order.place(turn, first_slot + rows) < all_rows) ++rows;
+        if (rows == 0) return;
+        arrivals[buffer].expect(rows * layout.row_bytes);
+        unsigned char* to = buffers + buffer * layout.buffer_bytes;
+        const auto from = [&](u32 r) {
+            return byte_offset(params.x, 2 * static_cast<i64>(order.row(order.place(turn, first_slot + r))) * params.x_stride);
+        };
+        if (!fours && params.x_stride == config.hidden) return arrivals[buffer].copy(config, to, from(0), rows * layout.row_bytes);
+        for (u32 r = 0; r < rows; ++r) arrivals[buffer].copy(config, to + r * layout.row_bytes, from(r), layout.row_bytes);
     };
     if (member == 0) {
-        arrival.init();
-        CopyBarrier::publish();
+        for (u32 b = 0; b < config.row_buffers; ++b) arrivals[b].init();
+        ArrivalBarrier::publish();
     }
-    start_copy(first);
+    start_copy(0, 0);
 
     const float global_scale = global_scale_of(config, params);
     walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
         if (piece % groups != group || row_of_group != 0) return;
         u32 w[kElements];
-        load_weight(config, w, params.weight, element, exists);
+        load_weight<kElements>(config, w, params.weight, element, exists);
         NQ_UNROLL
         for (u32 c = 0; c < chunks; ++c) store_shared_128(weight_at(piece, c), w + 4 * c);
     });
     block.barrier();
 
-    for (u32 parity = 0; first < all_rows; first += step, parity ^= 1) {
-        const u32 row = first + row_of_group;
-        const bool live = layout.group_rows == 1 || row < all_rows;
-        block.wait_until([&] { return arrival.has_passed(parity); });
+    u32 scales[Config::kPieces] = {};  // of a four of rows, the first in the lowest byte
+    for (u32 turn = 0, buffer = 0, parity = 0; order.place(turn, first_slot) < all_rows; ++turn) {
+        const u32 place = order.place(turn, first_slot + row_of_group), row = order.row(place);
+        const bool live = layout.group_rows == 1 || place < all_rows;
+        block.wait_until([&] { return arrivals[buffer].has_passed(parity); });
+
+        if (config.row_buffers > 1) start_copy(turn + 1, buffer ^ 1);
 
         float p[Config::kPieces][kElements], largest[Config::kPieces] = {};
         Lane lanes[Config::kLanes];
@@ -65,7 +103,7 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
             NQ_UNROLL
             for (u32 i = 0; i < kElements / 2; ++i) x[i] = 0;
             if (exists) {
-                const unsigned char* at = buffer + row_of_group * layout.row_bytes + 2 * element;
+                const unsigned char* at = buffers + buffer * layout.buffer_bytes + row_of_group * layout.row_bytes + 2 * element;
                 load_shared_128(x, at);
                 load_shared_128(x + 4, at + 16);
             }
@@ -73,27 +111,49 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
             for (u32 c = 0; c < chunks; ++c) load_shared_128(w + 4 * c, weight_at(piece, c));
             NQ_UNROLL
             for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config.dtype, x + 4 * v);
-            largest[piece] = weigh(config, block, p[piece], x, w);
+            largest[piece] = weigh_piece(config, block, p[piece], x, w);
         });
-        // The sums of two rows alternate: a warp that is ahead must not overwrite what one behind has yet to read.
         const auto group_barrier = [&] { block.barrier(group + 1, members); };
-        const float sum = row_sum(config, block, lane_sum(config, lanes), sums + parity * warps, group_barrier);
+        // The sums of two rows alternate: a warp that is ahead must not overwrite what one behind has yet to read.
+        float* row_sums = sums + turn % 2 * warps;
+        const float sum = row_sum(config, block, lane_sum(config, lanes), row_sums, [&](float warp_sum) {
+            if (member % 32 == 0) row_sums[member / 32] = warp_sum;
+            group_barrier();
+        });
         if (threads <= 32) group_barrier();
-        start_copy(first + step);
+        if (config.row_buffers == 1) start_copy(turn + 1, buffer);
 
         const RowOutput output = row_output(config, params, row, sum, global_scale);
         u32 byte[Config::kPieces] = {};
         float k[Config::kPieces] = {};
-        find_scales<Config::kPieces>(config, output, largest, p, byte, k, [&](u32 i) { return live && walk.piece_exists(config, i); });
+        find_scales<Config::kPieces, kElements>(config, output, largest, p, byte, k, [&](u32 i) { return live && walk.piece_exists(config, i); });
         walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
-            write_piece(config, output, p[piece], byte[piece], k[piece], element, live && exists);
+            write_codes<kElements>(config, output, p[piece], k[piece], element, live && exists);
+            if (!fours) write_scale(config, output, byte[piece], element, live && exists);
         });
+        if (fours) {
+            walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
+                if (!order.in_four(turn)) write_scale(config, output, byte[piece], element, live && exists);
+                else scales[piece] = funnel_right(scales[piece], byte[piece], 8);
+            });
+            if (order.in_four(turn) && turn % 4 == 3) {
+                // Lane j of the four that hold a tile's blocks gets all of them, of row j of the four.
+                const u32 distance = threads / tree_threads(config.hidden) * (config.block_size / kGranule), j = thread / distance % 4;
+                void* scale_row = byte_offset(params.scale, static_cast<i64>(swizzled_row_offset(row - 96, blocks_of_row)));
+                walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
+                    const u32 word = transpose_bytes(block, scales[piece], thread, distance);
+                    const u32 tile = element / config.block_size / kTileBlocks;
+                    if (exists && element % config.block_size == 0) store_32(byte_offset(scale_row, tile * kTileBytes + 4 * j), word);
+                });
+            }
+        }
         if (config.swizzled && params.zero_padding) zero_scale_padding(config, params, row, thread);
+        if (config.row_buffers == 1 || ++buffer == config.row_buffers) buffer = 0, parity ^= 1;
     }
-    // Rows of padding: the group goes on where its rows ended.
+    // Rows of padding.
     if (config.swizzled && params.zero_padding) {
         const u32 padded = static_cast<u32>(padded_rows(all_rows));
-        for (; first < padded; first += step) zero_scale_padding(config, params, first + row_of_group, thread);
+        for (u32 row = all_rows + first_slot + row_of_group; row < padded; row += order.slots) zero_scale_padding(config, params, row, thread);
     }
 }
 

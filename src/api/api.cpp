@@ -98,8 +98,13 @@ Result<Arch> arch_from_c(const char* arch) {
     return parse_arch(arch);
 }
 
+Outcome check_variant(std::uint32_t variant) {
+    if (variant < kVariants) return Unit{};
+    return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("variant is {}; accepted: enum nq_variant, 0 to {}", variant, kVariants - 1), {}};
+}
+
 Result<Plan> find_plan(const Problem& problem, const Arch& arch, Variant variant, std::uint32_t threads_per_row) {
-    if (threads_per_row != 0) return plan_with_threads(problem, arch, threads_per_row, variant);
+    if (threads_per_row != 0) return plan_of(problem, arch, {.threads_per_row = threads_per_row, .variant = variant});
     for (const Plan& plan : plans_for(problem, arch)) {
         if (plan.variant == variant) return plan;
     }
@@ -232,12 +237,7 @@ nq_status nq_plan_query(const nq_problem* problem, const char* arch, uint32_t va
         if (Outcome exists = kernel_exists(*checked); !exists) return exists;
         const Result<Arch> target = arch_from_c(arch);
         if (!target) return target.error();
-        if (variant > NQ_VARIANT_LATENCY_32B) {
-            return Error{NQ_ERR_INVALID_ARGUMENT,
-                         fmt::format("variant is {}; accepted: enum nq_variant, 0 to {}", variant,
-                                     static_cast<unsigned>(NQ_VARIANT_LATENCY_32B)),
-                         {}};
-        }
+        if (Outcome known = check_variant(variant); !known) return known;
         const Result<Plan> found = find_plan(*checked, *target, static_cast<Variant>(variant), threads_per_row);
         if (!found) return found.error();
 
@@ -249,6 +249,8 @@ nq_status nq_plan_query(const nq_problem* problem, const char* arch, uint32_t va
         plan->granules_per_thread = normquant::granules_per_thread(hidden, threads);
         plan->row_in_registers = normquant::row_in_registers(hidden, threads) ? 1 : 0;
         plan->load_bytes = found->load_bytes;
+        plan->blocks_per_row = found->blocks_per_row(hidden);
+        plan->row_buffers = found->row_buffers;
         return Unit{};
     });
 }
@@ -315,8 +317,10 @@ nq_status nq_prepare(nq_context* context, const nq_problem* problem, const nq_pr
             if (Outcome size = check_struct_size("nq_prepare_options", options, sizeof *options); !size) return size;
             chosen = *options;
         }
-        const Result<const Kernel*> prepared =
-            prepare(*from_c(context), *checked, chosen.threads_per_row, chosen.stream);
+        if (Outcome known = check_variant(chosen.variant); !known) return known;
+        const PlanOverride override = {chosen.threads_per_row, static_cast<Variant>(chosen.variant), chosen.cluster_size,
+                                       chosen.max_shared_bytes, chosen.max_cluster_size};
+        const Result<const Kernel*> prepared = prepare(*from_c(context), *checked, override, chosen.stream);
         if (!prepared) return prepared.error();
         *kernel = to_c(*prepared);
         return Unit{};

@@ -32,6 +32,7 @@
     X(cuKernelGetFunction, 12000)               \
     X(cuKernelSetAttribute, 12000)              \
     X(cuLaunchKernelEx, 11060)                  \
+    X(cuOccupancyMaxActiveClusters, 11080)      \
     X(cuDeviceTotalMem, 3020)                   \
     X(cuDevicePrimaryCtxRetain, 7000)           \
     X(cuDevicePrimaryCtxRelease, 11000)         \

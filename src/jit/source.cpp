@@ -6,15 +6,37 @@
 #include <fmt/format.h>
 
 namespace nq {
+namespace {
+
+const char* header_of(Form form) {
+    switch (form) {
+        case Form::plain: return "rmsnorm_fp4.cuh";
+        case Form::staged: return "staged.cuh";
+        case Form::split: return "split.cuh";
+    }
+    return "";
+}
+
+const char* function_of(Form form) {
+    switch (form) {
+        case Form::plain: return "rmsnorm_fp4";
+        case Form::staged: return "rmsnorm_fp4_staged";
+        case Form::split: return "rmsnorm_fp4_split";
+    }
+    return "";
+}
+
+}  // namespace
 
 std::string render_source(const Problem& problem, const Plan& plan, const Arch& arch) {
     const ArchFeatures feature = features(arch);
     const std::uint32_t hidden = problem.hidden, threads = plan.threads_per_row;
-    const bool held = normquant::row_in_registers(hidden, threads);
+    const bool staged = plan.form == Form::staged;
+    const bool held = normquant::row_in_registers(hidden, threads) || staged;
+    const bool products = staged || (plan.form == Form::plain && normquant::products_in_registers(hidden, threads));
     const std::uint32_t elements = normquant::half_granules(hidden, threads) ? 8 : 16;
     const std::uint32_t slots = normquant::slots_per_thread(hidden, threads), turns = normquant::turns(hidden);
-    const bool staged = plan.row_groups != 0, products = staged || normquant::products_in_registers(hidden, threads);
-    const std::uint32_t pieces = held || staged ? normquant::granules_per_thread(hidden, threads) : 1;
+    const std::uint32_t pieces = held ? normquant::granules_per_thread(hidden, threads) : 1;
     const normquant::Fp4Path path = feature.fp4_convert  ? normquant::kFp4Native
                                     : feature.u16x2_min ? normquant::kFp4Packed
                                                         : normquant::kFp4Scalar;
@@ -24,19 +46,20 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
     return fmt::format(
         R"(// {problem}
 // {plan} {arch}
-{include}
+#include <normquant/{header}>
 
 namespace normquant {{
 struct Config {{
     static constexpr u32 hidden = {hidden}, dtype = {dtype}, weight_dtype = {weight}, block_size = {block}, scale_format = {format};
     static constexpr bool swizzled = {swizzled};
-    static constexpr u32 threads_per_row = {threads}, load_bytes = {load};
+    static constexpr u32 threads_per_row = {threads}, rows_per_block = {rows}, load_bytes = {load}, cluster = {cluster};
+    static constexpr u32 row_groups = {groups}, row_buffers = {buffers};
     static constexpr u32 fp4_path = {path};
-    static constexpr bool native_e4m3 = {native_e4m3}, hold_products = {products_held};
-    static constexpr u32 kElements = {elements}, kPieces = {pieces}, kProducts = {products}, kLanes = {lanes}, kTurnUnroll = {unroll}, row_groups = {groups};
+    static constexpr bool native_e4m3 = {native_e4m3}, copy_to_cta = {copy_to_cta}, hold_products = {products_held};
+    static constexpr u32 kElements = {elements}, kVector = {vector}, kPieces = {pieces}, kProducts = {products}, kLanes = {lanes}, kTurnUnroll = {unroll};
 }};
 // The host planned with these; both sides compute them from the same header.
-static_assert(tree_threads(Config::hidden) == {tree} && row_in_registers(Config::hidden, Config::threads_per_row) == {held}, "");
+static_assert(tree_threads(Config::hidden) == {tree} && row_in_registers(Config::hidden, Config::threads_per_row) == {in_registers}, "");
 static_assert(threads_per_row_valid(Config::hidden, Config::threads_per_row) && sizeof(Params) == {params}, "");
 }}
 
@@ -51,11 +74,16 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("swizzled", problem.scale_layout == ScaleLayout::swizzled), fmt::arg("threads", threads),
         fmt::arg("load", plan.load_bytes), fmt::arg("path", static_cast<std::uint32_t>(path)),
         fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("elements", elements),
-        fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products), fmt::arg("groups", plan.row_groups),
-        fmt::arg("include", staged ? "#include <normquant/staged.cuh>" : "#include <normquant/rmsnorm_fp4.cuh>"), fmt::arg("function", staged ? "rmsnorm_fp4_staged" : "rmsnorm_fp4"), fmt::arg("lanes", slots * elements / 8),
-        fmt::arg("unroll", held || staged ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)), fmt::arg("held", held),
+        fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products),
+        fmt::arg("rows", plan.rows_per_block()), fmt::arg("cluster", plan.cluster), fmt::arg("groups", plan.row_groups),
+        fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("vector", plan.vector),
+        fmt::arg("header", header_of(plan.form)), fmt::arg("function", function_of(plan.form)), fmt::arg("lanes", slots * elements / 8),
+        fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)),
+        fmt::arg("in_registers", normquant::row_in_registers(hidden, threads)),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
-        fmt::arg("resident", staged ? 1 : normquant::resident_blocks(hidden, threads, plan.block_threads, lean, fp32_weight)),
+        fmt::arg("resident", plan.form == Form::plain && plan.cluster == 1
+                                 ? normquant::resident_blocks(hidden, threads, plan.block_threads, lean, fp32_weight)
+                                 : 1),
         fmt::arg("entry", kKernelEntry));
 }
 

@@ -13,38 +13,51 @@ namespace {
 // Rows share a block of this size when one alone would be smaller. Rows of a block wait for each other: small is faster.
 constexpr std::uint32_t kSharedBlock = 64;
 
-Plan make_plan(Variant variant, std::uint32_t threads_per_row, std::uint32_t least_block, std::uint32_t load_bytes) {
-    return {variant, threads_per_row, std::max(threads_per_row, least_block), load_bytes, 0};
+Plan plain_plan(Variant variant, std::uint32_t threads_per_row, std::uint32_t least_block, std::uint32_t load_bytes) {
+    return {.variant = variant,
+            .threads_per_row = threads_per_row,
+            .block_threads = std::max(threads_per_row, least_block),
+            .load_bytes = load_bytes};
 }
 
-constexpr std::uint32_t kCopyBarrierBytes = 8;
+constexpr std::uint32_t kArrivalBarrierBytes = 8;
 constexpr std::uint32_t kRegisters = 64 << 10;  // of every SM
-constexpr std::uint32_t kMostGroups = 15;       // each has a named barrier, and the 16th is the block's
+constexpr std::uint32_t kNamedBarriers = 15;    // of a block; one more is the block's own
 
-std::uint32_t staged_bytes(const Problem& problem, std::uint32_t threads, std::uint32_t groups) {
+std::uint32_t staged_bytes(const Problem& problem, const Plan& plan) {
     const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;
-    return normquant::StagedLayout(problem.hidden, threads, groups, weight_size, kCopyBarrierBytes).bytes;
+    return normquant::StagedLayout(problem.hidden, plan.threads_per_row, plan.row_groups, plan.row_buffers, weight_size, kArrivalBarrierBytes).bytes;
 }
 
 // The staged form with as many rows at a time as registers and shared memory allow; row_groups is 0 if that is none.
-Plan staged_plan(const Problem& problem, const Arch& arch, std::uint32_t threads) {
-    Plan plan{Variant::throughput, threads, 0, 16, 0};
-    const std::uint32_t limit = features(arch).staged_bytes, members = normquant::group_threads(threads);
-    if (limit == 0 || normquant::half_granules(problem.hidden, threads) || normquant::granules_per_thread(problem.hidden, threads) > 7) return plan;
-    std::uint32_t groups = std::min(kMostGroups, kRegisters / (normquant::staged_registers(problem.hidden, threads, problem.block_size) * members));
-    groups = std::min(groups, 1024 / members);
-    while (groups > 0 && staged_bytes(problem, threads, groups) > limit) --groups;
-    plan.row_groups = groups;
-    plan.block_threads = groups * members;
+Plan staged_plan(const Problem& problem, std::uint32_t threads, std::uint32_t shared_limit) {
+    Plan plan{.variant = Variant::throughput, .form = Form::staged, .threads_per_row = threads};
+    const std::uint32_t hidden = problem.hidden, members = normquant::group_threads(threads);
+    if (shared_limit == 0 || normquant::half_granules(hidden, threads) || normquant::granules_per_thread(hidden, threads) > 7) return plan;
+    std::uint32_t most = std::min(kRegisters / normquant::staged_registers(hidden, threads, problem.block_size), 1024u) / members;
+    if (members > 32) most = std::min(most, kNamedBarriers);
+    // A second buffer pays where a group has no other warps, or the block no other groups, to fill its pauses.
+    const auto fit = [&](std::uint32_t buffers) {
+        plan.row_buffers = buffers;
+        plan.row_groups = most;
+        while (plan.row_groups > 0 && staged_bytes(problem, plan) > shared_limit) --plan.row_groups;
+    };
+    fit(members == 32 || most <= 2 ? 2 : 1);
+    if (plan.row_groups < most && plan.row_buffers == 2) fit(1);
+    // The warps of an SM's four schedulers in equal numbers.
+    const std::uint32_t warps = members / 32, balanced = warps >= 4 ? 1 : 4 / warps;
+    if (plan.row_groups > balanced) plan.row_groups -= plan.row_groups % balanced;
+    plan.block_threads = plan.row_groups * members;
     return plan;
 }
 
-// Where it was found to be faster: rows of a warp or more, with at least 12 warps an SM.
-std::vector<Plan> preferred_staged(const Problem& problem, const Arch& arch, std::uint32_t least_threads) {
-    if (least_threads < 32) return {};
-    for (const std::uint32_t threads : {least_threads, 2 * least_threads}) {
+// Where it was found to be faster: rows of half a warp or more, with at least 12 warps an SM.
+std::vector<Plan> preferred_staged(const Problem& problem, std::uint32_t tree_threads, std::uint32_t shared_limit) {
+    if (tree_threads < 8) return {};
+    for (const std::uint32_t threads : {tree_threads, 2 * tree_threads}) {
+        if (threads < 16 || (tree_threads < 32 && threads == tree_threads)) continue;
         if (!normquant::threads_per_row_valid(problem.hidden, threads)) continue;
-        const Plan plan = staged_plan(problem, arch, threads);
+        const Plan plan = staged_plan(problem, threads, shared_limit);
         if (plan.row_groups != 0 && plan.block_threads >= 12 * 32) return {plan};
     }
     return {};
@@ -76,7 +89,40 @@ bool can_load_32(const Problem& problem, const Arch& arch, std::uint32_t threads
     return features(arch).loads_256 && !normquant::half_granules(problem.hidden, threads_per_row);
 }
 
+std::uint32_t limited(std::uint32_t limit_of_target, std::uint32_t limit) { return limit == 0 ? limit_of_target : std::min(limit, limit_of_target); }
+
+// The split form: blocks of four warps, each thread with one vector; none where that is most of a narrow row.
+std::uint32_t split_threads(std::uint32_t hidden) {
+    std::uint32_t threads = smallest_valid(hidden);
+    while (threads < 128 && normquant::threads_per_row_valid(hidden, 2 * threads)) threads *= 2;
+    return threads < 64 ? 0 : threads;
+}
+
+Plan split_plan(std::uint32_t hidden, std::uint32_t threads) {
+    // Wide rows take whole granules: more blocks would read the row once more each.
+    return {.variant = Variant::split, .form = Form::split, .threads_per_row = threads, .block_threads = threads, .vector = hidden <= 5120 ? 8u : 16u};
+}
+
+Result<Plan> cluster_plan(const Problem& problem, const Arch& arch, std::uint32_t threads, std::uint32_t cluster, std::uint32_t limit) {
+    const auto refuse = [&](nq_status status, const std::string& accepted) {
+        return Error{status, fmt::format("cluster_size is {} with {} threads a row on {}; {}", cluster, threads, arch.name(), accepted), {}};
+    };
+    if ((cluster & (cluster - 1)) != 0 || cluster > 16) return refuse(NQ_ERR_INVALID_ARGUMENT, "accepted are 1, 2, 4, 8 and 16");
+    if (limited(features(arch).cluster_blocks, limit) < cluster)
+        return refuse(NQ_ERR_UNSUPPORTED_DEVICE, fmt::format("it has clusters of up to {}", std::max(1u, limited(features(arch).cluster_blocks, limit))));
+    if (threads / cluster < 32) return refuse(NQ_ERR_UNSUPPORTED_PROBLEM, "each block takes 32 threads or more");
+    Plan plan = plain_plan(Variant::latency, threads, 32, 16);
+    plan.cluster = cluster;
+    plan.block_threads = threads / cluster;
+    (void)problem;
+    return plan;
+}
+
 }  // namespace
+
+std::uint32_t Plan::blocks_per_row(std::uint32_t hidden) const {
+    return form == Form::split ? normquant::ceil_div(hidden, threads_per_row * vector) : cluster;
+}
 
 const char* name(Variant variant) {
     switch (variant) {
@@ -84,65 +130,98 @@ const char* name(Variant variant) {
         case Variant::latency: return "latency";
         case Variant::throughput_32b: return "throughput_32b";
         case Variant::latency_32b: return "latency_32b";
+        case Variant::split: return "split";
     }
     return "?";
 }
 
-std::vector<Plan> plans_for(const Problem& problem, const Arch& arch) {
+std::vector<Plan> plans_for(const Problem& problem, const Arch& arch, const PlanOverride& limits) {
+    const std::uint32_t hidden = problem.hidden, least = smallest_valid(hidden);
     // Throughput: the fewest threads that still hold the row, each with whole granules, so that most of a thread's work is
-    // elements and not reductions; twice as many for the short rows of which a warp has several. Latency: as many as shorten the
-    // row without a costly wide barrier.
-    const std::uint32_t least = smallest_valid(problem.hidden);
+    // elements and not reductions; twice as many for the short rows of which a warp has several.
     std::uint32_t throughput = least;
-    while (!normquant::row_in_registers(problem.hidden, throughput) && throughput < 512) throughput *= 2;
-    if (least < 32 && normquant::threads_per_row_valid(problem.hidden, 2 * least)) throughput = 2 * least;
-    const std::uint32_t latency = std::max(throughput, largest_valid(problem.hidden, 512));
+    while (!normquant::row_in_registers(hidden, throughput) && throughput < 512) throughput *= 2;
+    if (least < 32 && normquant::threads_per_row_valid(hidden, 2 * least)) throughput = 2 * least;
+    // Latency: more, up to where a wider barrier costs more than it saves.
+    std::uint32_t latency = std::max(throughput, largest_valid(hidden, 256));
+    if (latency > 32 && latency > throughput && normquant::half_granules(hidden, latency)) latency /= 2;
 
-    std::vector<Plan> plans = preferred_staged(problem, arch, least);
+    std::vector<Plan> plans = preferred_staged(problem, normquant::tree_threads(hidden), limited(features(arch).staged_bytes, limits.shared_limit));
     const bool staged = !plans.empty();
-    if (!staged) plans.push_back(make_plan(Variant::throughput, throughput, kSharedBlock, 16));
-    plans.push_back(make_plan(Variant::latency, latency, 32, 16));
-    if (!staged && can_load_32(problem, arch, throughput)) plans.push_back(make_plan(Variant::throughput_32b, throughput, kSharedBlock, 32));
-    if (can_load_32(problem, arch, latency)) plans.push_back(make_plan(Variant::latency_32b, latency, 32, 32));
+    if (!staged) plans.push_back(plain_plan(Variant::throughput, throughput, kSharedBlock, 16));
+    plans.push_back(plain_plan(Variant::latency, latency, 32, 16));
+    if (const std::uint32_t threads = split_threads(hidden); threads != 0) plans.push_back(split_plan(hidden, threads));
+    if (!staged && can_load_32(problem, arch, throughput)) plans.push_back(plain_plan(Variant::throughput_32b, throughput, kSharedBlock, 32));
+    if (plans.size() < 4 && can_load_32(problem, arch, latency)) plans.push_back(plain_plan(Variant::latency_32b, latency, 32, 32));
     return plans;
 }
 
-Result<Plan> plan_with_threads(const Problem& problem, const Arch& arch, std::uint32_t threads_per_row, Variant variant) {
-    if (!normquant::threads_per_row_valid(problem.hidden, threads_per_row)) {
-        return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("threads_per_row is {}; hidden {} accepts {}", threads_per_row,
+Result<Plan> plan_of(const Problem& problem, const Arch& arch, const PlanOverride& override) {
+    const std::uint32_t threads = override.threads_per_row;
+    if (!normquant::threads_per_row_valid(problem.hidden, threads)) {
+        return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("threads_per_row is {}; hidden {} accepts {}", threads,
                                                           problem.hidden, valid_threads(problem.hidden)), {}};
     }
-    const bool wide = variant == Variant::throughput_32b || variant == Variant::latency_32b;
-    if (wide && !can_load_32(problem, arch, threads_per_row)) {
+    if (override.cluster > 1) return cluster_plan(problem, arch, threads, override.cluster, override.cluster_limit);
+    const auto missing = [&](const char* takes) {
         return Error{NQ_ERR_UNSUPPORTED_PROBLEM,
-                     fmt::format("variant {} does not exist for {} threads a row on {}: it takes sm_100 or newer and whole granules a thread",
-                                 name(variant), threads_per_row, arch.name()), {}};
+                     fmt::format("variant {} does not exist for {} threads a row on {}: it takes {}", name(override.variant), threads,
+                                 arch.name(), takes), {}};
+    };
+    switch (override.variant) {
+        case Variant::throughput:
+            if (const Plan staged = staged_plan(problem, threads, limited(features(arch).staged_bytes, override.shared_limit)); staged.row_groups != 0)
+                return staged;
+            return plain_plan(Variant::throughput, threads, kSharedBlock, 16);
+        case Variant::latency: return plain_plan(Variant::latency, threads, 32, 16);
+        case Variant::split:
+            if (threads % 32 != 0) return missing("whole warps");
+            return split_plan(problem.hidden, threads);
+        case Variant::throughput_32b:
+        case Variant::latency_32b:
+            if (!can_load_32(problem, arch, threads)) return missing("sm_100 or newer and whole granules a thread");
+            return plain_plan(override.variant, threads, override.variant == Variant::latency_32b ? 32 : kSharedBlock, 32);
     }
-    if (variant == Variant::throughput) {
-        if (const Plan staged = staged_plan(problem, arch, threads_per_row); staged.row_groups != 0) return staged;
-    }
-    const bool latency = variant == Variant::latency || variant == Variant::latency_32b;
-    return make_plan(variant, threads_per_row, latency ? 32 : kSharedBlock, wide ? 32 : 16);
+    return missing("one of the variants of enum nq_variant");
 }
 
 std::string canonical_text(const Plan& plan) {
-    return fmt::format("{} threads={} block={} load={}{}", name(plan.variant), plan.threads_per_row, plan.block_threads, plan.load_bytes,
-                       plan.row_groups != 0 ? fmt::format(" groups={}", plan.row_groups) : "");
+    std::string text = fmt::format("{} threads={} block={} load={}", name(plan.variant), plan.threads_per_row, plan.block_threads, plan.load_bytes);
+    if (plan.form == Form::staged) text += fmt::format(" groups={} buffers={}", plan.row_groups, plan.row_buffers);
+    if (plan.form == Form::split) text += fmt::format(" vector={}", plan.vector);
+    if (plan.cluster > 1) text += fmt::format(" cluster={}", plan.cluster);
+    return text;
 }
 
 LaunchShape launch_shape(const Plan& plan, const Problem& problem, std::int64_t rows, bool zero_padding, std::uint32_t multiprocessors) {
     const bool padded = zero_padding && problem.scale_layout == ScaleLayout::swizzled;
     const std::uint64_t real = static_cast<std::uint64_t>(rows), covered = padded ? normquant::padded_rows(real) : real;
     const auto ceil_div = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
-    if (plan.row_groups == 0 || rows == 0)
-        return {static_cast<std::uint32_t>(ceil_div(covered, plan.rows_per_block())), plan.block_threads, 0};
-
-    // As few groups as make no more turns than all of them would: the last turn is full, and fewer rows compete.
-    const std::uint64_t group_rows = plan.rows_per_block() / plan.row_groups, turns = ceil_div(real, std::uint64_t{multiprocessors} * plan.rows_per_block());
-    const auto groups = static_cast<std::uint32_t>(ceil_div(real, multiprocessors * turns * group_rows));
-    const std::uint64_t blocks = std::min<std::uint64_t>(multiprocessors, ceil_div(covered, groups * group_rows));
-    return {static_cast<std::uint32_t>(blocks), plan.block_threads / plan.row_groups * groups,
-            staged_bytes(problem, plan.threads_per_row, plan.row_groups)};
+    LaunchShape shape{.blocks_per_row = plan.blocks_per_row(problem.hidden), .block_threads = plan.block_threads};
+    if (rows == 0) return shape;
+    switch (plan.form) {
+        case Form::plain: shape.blocks = static_cast<std::uint32_t>(ceil_div(covered, plan.rows_per_block())); break;
+        case Form::split: {
+            // Blocks behind the last row zero the padding rows, 16 bytes a thread.
+            const std::uint32_t tiles = normquant::scale_tiles(problem.hidden / problem.block_size);
+            const std::uint32_t chunks = covered == real ? 0 : tiles * (normquant::kTileBytes / 16);
+            shape.blocks = static_cast<std::uint32_t>(real + ceil_div(chunks, std::uint64_t{shape.blocks_per_row} * plan.block_threads));
+            break;
+        }
+        case Form::staged: {
+            // As few groups as make no more turns than all of them would: the last turn is full, and fewer rows compete. But in
+            // numbers that occupy the four schedulers of an SM equally.
+            const std::uint64_t group_rows = plan.rows_per_block() / plan.row_groups, turns = ceil_div(real, std::uint64_t{multiprocessors} * plan.rows_per_block());
+            const std::uint32_t members = plan.block_threads / plan.row_groups, balanced = members >= 128 ? 1 : 128 / members;
+            std::uint64_t groups = ceil_div(real, multiprocessors * turns * group_rows);
+            if (turns > 1) groups = std::min<std::uint64_t>(ceil_div(groups, balanced) * balanced, plan.row_groups);
+            shape.blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(multiprocessors, ceil_div(covered, groups * group_rows)));
+            shape.block_threads = static_cast<std::uint32_t>(groups) * members;
+            shape.shared_bytes = staged_bytes(problem, plan);
+            break;
+        }
+    }
+    return shape;
 }
 
 }  // namespace nq

@@ -81,7 +81,9 @@ ArchFeatures features(const Arch& arch) {
             .e4m3_convert = row->e4m3_convert,
             .u16x2_min = row->u16x2_min,
             .loads_256 = row->loads_256,
-            .staged_bytes = arch.major < 9 ? 0u : arch.major < 12 ? 227u << 10 : 99u << 10};
+            .staged_bytes = arch.major < 9 ? 0u : arch.major < 12 ? 227u << 10 : 99u << 10,
+            .copy_to_cta = arch.major >= 10,
+            .cluster_blocks = arch.major < 9 ? 1u : 16u};
 }
 
 std::optional<NvrtcVersion> oldest_nvrtc(const Arch& target) {

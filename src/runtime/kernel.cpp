@@ -12,6 +12,17 @@ namespace nq {
 namespace {
 
 constexpr std::uint32_t kUnaskedSharedBytes = 48 << 10;
+constexpr std::uint32_t kPortableCluster = 8;
+
+// What stands in for a variant that does not exist, in the order of enum nq_variant. A plan override leaves one or two: its wide loads
+// then serve every number of rows.
+constexpr Variant kNearest[kVariants][4] = {
+    {Variant::latency, Variant::split, Variant::split, Variant::split},
+    {Variant::throughput, Variant::split, Variant::split, Variant::split},
+    {Variant::throughput, Variant::latency_32b, Variant::latency, Variant::split},
+    {Variant::latency, Variant::throughput_32b, Variant::throughput, Variant::split},
+    {Variant::latency, Variant::throughput, Variant::throughput, Variant::throughput},
+};
 
 // Makes a context current for as long as this lives.
 class CurrentContext {
@@ -77,7 +88,41 @@ Error load_error(const Driver& driver, CUresult result, const char* step, const 
     return error;
 }
 
+// Clusters of more than 8 blocks are not portable: a device, or the part of one that this context may use, may have room for none.
+Outcome check_cluster(const Driver& driver, CUkernel kernel, const Plan& plan, const LaunchShape& shape, const Device& device) {
+    CUresult result = CUDA_SUCCESS;
+    if (plan.cluster > kPortableCluster)
+        result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, device.ordinal);
+    int clusters = 0;
+    Launch launch(shape, plan, nullptr);
+    if (result == CUDA_SUCCESS)
+        result = driver.cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel), launch.config());
+    if (result == CUDA_SUCCESS && clusters > 0) return Unit{};
+    Error error = driver.error(result, fmt::format("a cluster of {} blocks of {} threads has no room on device {}", plan.cluster,
+                                                   plan.block_threads, device.ordinal));
+    error.status = NQ_ERR_UNSUPPORTED_DEVICE;
+    return error;
+}
+
 }  // namespace
+
+Launch::Launch(const LaunchShape& shape, const Plan& plan, CUstream stream) {
+    config_.gridDimX = shape.blocks;
+    config_.gridDimY = shape.blocks_per_row;
+    config_.gridDimZ = 1;
+    config_.blockDimX = shape.block_threads;
+    config_.blockDimY = config_.blockDimZ = 1;
+    config_.sharedMemBytes = shape.shared_bytes;
+    config_.hStream = stream;
+    if (plan.cluster > 1) {
+        cluster_.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        cluster_.value.clusterDim.x = 1;
+        cluster_.value.clusterDim.y = plan.cluster;
+        cluster_.value.clusterDim.z = 1;
+        config_.attrs = &cluster_;
+        config_.numAttrs = 1;
+    }
+}
 
 Result<DeviceContext> device_context(const Driver& driver, CUstream stream) {
     DeviceContext context;
@@ -152,10 +197,14 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
         result = driver.cuLibraryGetKernel(&kept.kernel, kept.library, kKernelEntry);
         if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryGetKernel", device, arch);
         // One row, though a launch may have fewer: what matters is whether the plan needs more than a kernel gets unasked.
-        if (const std::uint32_t bytes = launch_shape(variant.plan, problem, 1, false, 1).shared_bytes; bytes > kUnaskedSharedBytes) {
-            result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes), kept.kernel,
-                                                 device.ordinal);
+        const LaunchShape shape = launch_shape(variant.plan, problem, 1, false, 1);
+        if (shape.shared_bytes > kUnaskedSharedBytes) {
+            result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shape.shared_bytes),
+                                                 kept.kernel, device.ordinal);
             if (result != CUDA_SUCCESS) return load_error(driver, result, "cuKernelSetAttribute", device, arch);
+        }
+        if (variant.plan.cluster > 1) {
+            if (Outcome fits = check_cluster(driver, kept.kernel, variant.plan, shape, device); !fits) return std::move(fits).error();
         }
         // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load
         // the code now and not at the first launch, which may be in a capture.
@@ -165,15 +214,12 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
         kernel->by_variant_[static_cast<std::size_t>(kept.plan.variant)] = &kept;
     }
 
-    const auto fall_back = [&](Variant missing, Variant nearest) {
-        const Loaded*& slot = kernel->by_variant_[static_cast<std::size_t>(missing)];
-        if (slot == nullptr) slot = kernel->by_variant_[static_cast<std::size_t>(nearest)];
-    };
-    fall_back(Variant::latency, Variant::throughput);
-    fall_back(Variant::throughput_32b, Variant::throughput);
-    // A plan override has no latency form: its wide loads then serve every number of rows.
-    fall_back(Variant::latency_32b,
-              kernel->by_variant_[1] == kernel->by_variant_[0] ? Variant::throughput_32b : Variant::latency);
+    for (std::size_t i = 0; i < kVariants; ++i) {
+        for (const Variant nearest : kNearest[i]) {
+            if (kernel->by_variant_[i] == nullptr) kernel->by_variant_[i] = kernel->by_variant_[static_cast<std::size_t>(nearest)];
+        }
+    }
+    kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row(problem.hidden);
     return std::unique_ptr<const Kernel>(std::move(kernel));
 }
 

@@ -38,7 +38,7 @@ Result<Device> device_of(const Driver& driver, const DeviceContext& context);
 // Which kernel of a context: two prepares with equal keys give the same one.
 struct KernelKey {
     std::string problem;  // canonical text
-    std::uint32_t threads_per_row = 0;
+    PlanOverride plan;
     unsigned long long context_id = 0;
     friend auto operator<=>(const KernelKey&, const KernelKey&) = default;
 };
@@ -46,6 +46,20 @@ struct KernelKey {
 struct VariantCubin {
     Plan plan;
     SharedCubin cubin;
+};
+
+// What the driver takes to launch a plan. Not to be moved: the configuration points into it.
+class Launch {
+public:
+    Launch(const LaunchShape& shape, const Plan& plan, CUstream stream);
+    Launch(const Launch&) = delete;
+    Launch& operator=(const Launch&) = delete;
+
+    const CUlaunchConfig* config() const { return &config_; }
+
+private:
+    CUlaunchConfig config_{};
+    CUlaunchAttribute cluster_{};
 };
 
 class Kernel {
@@ -69,6 +83,7 @@ public:
     const Problem& problem() const { return problem_; }
     const Device& device() const { return device_; }
     pid_t process() const { return process_; }  // that loaded it
+    std::int64_t split_blocks() const { return split_blocks_; }  // a row, in its variant
     const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
 
 private:
@@ -78,8 +93,9 @@ private:
     Problem problem_;
     Device device_;
     pid_t process_;
+    std::int64_t split_blocks_ = 1;
     std::vector<Loaded> loaded_;
-    std::array<const Loaded*, 4> by_variant_{};  // every variant, those that do not exist by the nearest that does
+    std::array<const Loaded*, kVariants> by_variant_{};  // every variant, those that do not exist by the nearest that does
 };
 
 }  // namespace nq

@@ -35,28 +35,22 @@ Outcome launch(const Kernel& kernel, const nq_tensors* tensors, CUstream stream)
     const std::int64_t stride = x_stride(problem, t);
     const bool zero_padding = problem.scale_layout == ScaleLayout::swizzled && (t.flags & NQ_TENSORS_KEEP_PADDING) == 0;
     const Kernel::Loaded& variant =
-        kernel.variant(choose_variant(t.rows, kernel.device().multiprocessors, is_aligned32(t, stride)));
+        kernel.variant(choose_variant(t.rows, kernel.split_blocks(), kernel.device().multiprocessors, is_aligned32(t, stride)));
 
     normquant::Params params{t.x,    t.weight, t.global_scale, t.fp4, t.scales, stride, fp4_stride(problem, t),
                              t.rows, t.eps,    zero_padding};
     void* arguments[] = {&params};
-    CUlaunchConfig config = {};
-    const LaunchShape shape = launch_shape(variant.plan, problem, t.rows, zero_padding,
-                                           static_cast<std::uint32_t>(kernel.device().multiprocessors));
-    config.gridDimX = shape.blocks;
-    config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = shape.block_threads;
-    config.sharedMemBytes = shape.shared_bytes;
-    config.blockDimY = config.blockDimZ = 1;
-    config.hStream = stream;
+    const Launch launch(launch_shape(variant.plan, problem, t.rows, zero_padding, static_cast<std::uint32_t>(kernel.device().multiprocessors)),
+                        variant.plan, stream);
 
     // The driver documents this cast: a CUkernel stands for its function in the context of the launch.
     const CUresult result =
-        kernel.driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(variant.kernel), arguments, nullptr);
+        kernel.driver().cuLaunchKernelEx(launch.config(), reinterpret_cast<CUfunction>(variant.kernel), arguments, nullptr);
     if (result != CUDA_SUCCESS) {
         return kernel.driver().error(
-            result, fmt::format("cuLaunchKernelEx of \"{}\", {}, {} rows, grid {}, block {}", canonical_text(problem),
-                                canonical_text(variant.plan), t.rows, config.gridDimX, config.blockDimX));
+            result, fmt::format("cuLaunchKernelEx of \"{}\", {}, {} rows, grid {} x {}, block {}", canonical_text(problem),
+                                canonical_text(variant.plan), t.rows, launch.config()->gridDimX, launch.config()->gridDimY,
+                                launch.config()->blockDimX));
     }
     return Unit{};
 }

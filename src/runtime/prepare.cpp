@@ -16,20 +16,24 @@ struct Cubins {
     std::vector<VariantCubin> variants;
 };
 
-Result<std::vector<Plan>> choose_plans(const Problem& problem, const Arch& arch, std::uint32_t threads_per_row) {
-    if (threads_per_row == 0) return plans_for(problem, arch);
-    Result<Plan> plan = plan_with_threads(problem, arch, threads_per_row, Variant::throughput);
+Result<std::vector<Plan>> choose_plans(const Problem& problem, const Arch& arch, const PlanOverride& override) {
+    if (override.threads_per_row == 0) return plans_for(problem, arch, override);
+    Result<Plan> plan = plan_of(problem, arch, override);
     if (!plan) return std::move(plan).error();
     std::vector<Plan> plans = {*plan};
     // Not every target and thread count has the wide form.
-    if (Result<Plan> wide = plan_with_threads(problem, arch, threads_per_row, Variant::throughput_32b))
-        plans.push_back(*wide);
+    PlanOverride wide = override;
+    if (override.variant == Variant::throughput) wide.variant = Variant::throughput_32b;
+    else if (override.variant == Variant::latency) wide.variant = Variant::latency_32b;
+    else return plans;
+    if (override.cluster > 1) return plans;
+    if (Result<Plan> found = plan_of(problem, arch, wide)) plans.push_back(*found);
     return plans;
 }
 
 Result<std::vector<CubinRequest>> requests_for(const Problem& problem, const Arch& arch,
-                                               std::uint32_t threads_per_row) {
-    Result<std::vector<Plan>> plans = choose_plans(problem, arch, threads_per_row);
+                                               const PlanOverride& override) {
+    Result<std::vector<Plan>> plans = choose_plans(problem, arch, override);
     if (!plans) return std::move(plans).error();
     std::vector<CubinRequest> requests;
     for (const Plan& plan : *plans) requests.push_back(make_request(problem, plan, arch));
@@ -40,8 +44,8 @@ bool is_wide(const CubinRequest& request) { return request.plan.load_bytes == 32
 
 // found: what a search has brought already, for this target or another.
 Result<Cubins> compile_for(Context& context, const Nvrtc& nvrtc, const Problem& problem, const Arch& arch,
-                           std::uint32_t threads_per_row, const Cubins& found, Cache::Layers layers) {
-    Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
+                           const PlanOverride& override, const Cubins& found, Cache::Layers layers) {
+    Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, override);
     if (!requests) return std::move(requests).error();
     if (!nvrtc.loads_256()) std::erase_if(*requests, is_wide);
     std::vector<std::optional<Result<SharedCubin>>> outcomes(requests->size());
@@ -95,10 +99,10 @@ void drop_missing_wide(Context& context, const std::vector<CubinRequest>& reques
 
 // For whichever target that the device runs is there, whichever NVRTC made it; or `otherwise` with what was looked for.
 Result<Cubins> find_for(Context& context, const Problem& problem, ComputeCapability capability,
-                        std::uint32_t threads_per_row, Error otherwise) {
+                        const PlanOverride& override, Error otherwise) {
     std::vector<CubinRequest> missing;
     for (const Arch& arch : lookup_targets(capability)) {
-        Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, threads_per_row);
+        Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, override);
         if (!requests) return std::move(requests).error();
         Cubins cubins = find_each(context, arch, *requests, std::nullopt);
         const bool usable = std::ranges::all_of(
@@ -117,18 +121,18 @@ Result<Cubins> find_for(Context& context, const Problem& problem, ComputeCapabil
 
 // All that is needed when everything is warm: opens neither NVRTC nor anything else but the entries.
 Result<Cubins> find_without_nvrtc(Context& context, const Problem& problem, ComputeCapability capability,
-                                  std::uint32_t threads_per_row) {
+                                  const PlanOverride& override) {
     const auto nvrtc = context.nvrtc_file();
     // What an NVRTC that supports every target would be asked for. An entry that this NVRTC made says that it can.
     const Result<Arch> arch = target_for(capability, std::nullopt, {});
     if (!nvrtc || !arch) return Cubins{};
-    Result<std::vector<CubinRequest>> requests = requests_for(problem, *arch, threads_per_row);
+    Result<std::vector<CubinRequest>> requests = requests_for(problem, *arch, override);
     if (!requests) return std::move(requests).error();
     return find_each(context, *arch, *requests, compiler_of(**nvrtc));
 }
 
 Result<Cubins> compile_cubins(Context& context, const Problem& problem, ComputeCapability capability,
-                              std::uint32_t threads_per_row, const Cubins& found, Cache::Layers layers) {
+                              const PlanOverride& override, const Cubins& found, Cache::Layers layers) {
     if (std::optional<Error> ban = context.compile_ban()) return *std::move(ban);
     const auto nvrtc = context.nvrtc();
     if (!nvrtc) return nvrtc.error();
@@ -139,23 +143,23 @@ Result<Cubins> compile_cubins(Context& context, const Problem& problem, ComputeC
         error.message += fmt::format(" (loaded from {})", compiler.path);
         return error;
     }
-    return compile_for(context, compiler, problem, *arch, threads_per_row, found, layers);
+    return compile_for(context, compiler, problem, *arch, override, found, layers);
 }
 
 Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCapability capability,
-                             std::uint32_t threads_per_row) {
+                             const PlanOverride& override) {
     Result<Cubins> found = Cubins{};
-    if (!context.compile_ban()) found = find_without_nvrtc(context, problem, capability, threads_per_row);
+    if (!context.compile_ban()) found = find_without_nvrtc(context, problem, capability, override);
     if (!found || complete(*found)) return found;
     Result<Cubins> compiled =
-        compile_cubins(context, problem, capability, threads_per_row, *found, Cache::Layers::search);
+        compile_cubins(context, problem, capability, override, *found, Cache::Layers::search);
     if (compiled) return compiled;
     switch (compiled.error().status) {
         case NQ_ERR_NOT_PREPARED:
         case NQ_ERR_NVRTC_MISSING:
         case NQ_ERR_UNSUPPORTED_DEVICE:
             // Nothing here can compile it; somebody else may have.
-            return find_for(context, problem, capability, threads_per_row, std::move(compiled).error());
+            return find_for(context, problem, capability, override, std::move(compiled).error());
         default:
             return compiled;
     }
@@ -179,7 +183,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
         if (const Kernel* kernel = context.find(key)) return kernel;
         Result<Device> device = device_of(*driver, device_context);
         if (!device) return std::move(device).error();
-        Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.threads_per_row);
+        Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.plan);
         if (!cubins) return std::move(cubins).error();
         const auto load = [&] {
             return Kernel::load(driver, problem, device_context, *device, cubins->arch, cubins->variants);
@@ -188,7 +192,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
         if (!kernel && refused(context, kernel.error(), *cubins)) {
             context.log().warn(fmt::format("a cubin found {} cannot be loaded, so it is compiled here: {}",
                                            context.cache().places(), kernel.error().message));
-            Result<Cubins> own = compile_cubins(context, problem, device->capability, key.threads_per_row, Cubins{},
+            Result<Cubins> own = compile_cubins(context, problem, device->capability, key.plan, Cubins{},
                                                 Cache::Layers::skip);
             if (own) {
                 cubins = std::move(own);
@@ -202,7 +206,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
 
 // refusal: asked before a kernel is made that is not there yet; an error of its keeps everything as it is.
 template <class Refusal>
-Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, std::uint32_t threads_per_row,
+Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, const PlanOverride& override,
                                      CUstream stream, Refusal refusal) {
     if (Outcome exists = kernel_exists(problem); !exists) return std::move(exists).error();
     auto driver = context.driver();
@@ -210,7 +214,7 @@ Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, s
     Result<DeviceContext> device_context = nq::device_context(**driver, stream);
     if (!device_context) return std::move(device_context).error();
 
-    const KernelKey key{canonical_text(problem), threads_per_row, device_context->id};
+    const KernelKey key{canonical_text(problem), override, device_context->id};
     if (const Kernel* kernel = context.find(key)) {
         add(context.process().counters.memory_hits);
         return kernel;
@@ -221,14 +225,14 @@ Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, s
 
 }  // namespace
 
-Result<const Kernel*> prepare(Context& context, const Problem& problem, std::uint32_t threads_per_row,
+Result<const Kernel*> prepare(Context& context, const Problem& problem, const PlanOverride& override,
                               CUstream stream) {
-    return prepare_unless(context, problem, threads_per_row, stream,
+    return prepare_unless(context, problem, override, stream,
                           [](const Driver&) -> std::optional<Error> { return std::nullopt; });
 }
 
 Result<const Kernel*> prepare_for_run(Context& context, const Problem& problem, CUstream stream) {
-    return prepare_unless(context, problem, 0, stream, [&](const Driver& driver) -> std::optional<Error> {
+    return prepare_unless(context, problem, PlanOverride{}, stream, [&](const Driver& driver) -> std::optional<Error> {
         CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
         const CUresult result = driver.cuStreamIsCapturing(stream, &status);
         if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) return std::nullopt;

@@ -70,7 +70,7 @@ std::string judge(const Specialization& unit) {
     if (!compiled) return compiled.error().message + "\n" + compiled.error().detail;
     const std::string &ptx = compiled->ptx, &log = compiled->log;
     const auto has = [&](const char* text) { return ptx.find(text) != std::string::npos; };
-    const bool half = normquant::half_granules(unit.problem.hidden, unit.plan.threads_per_row);
+    const bool half = unit.plan.form == Form::split ? unit.plan.vector == 8 : normquant::half_granules(unit.problem.hidden, unit.plan.threads_per_row);
 
     if (compiled->cubin.size() < 4 || std::memcmp(compiled->cubin.data(), "\177ELF", 4) != 0) return "the cubin is no ELF file";
     if (log.find("warning") != std::string::npos) return "warnings:\n" + log;
@@ -88,6 +88,8 @@ std::string judge(const Specialization& unit) {
         if (has(narrow)) return std::string("an unexpected load: ") + narrow;
     }
     if (has("st.global.v2.b32") == half) return "FP4 stores of the wrong width";
+    if (has("st.async") != (unit.plan.cluster > 1)) return "sums sent to other blocks where there should be none, or none";
+    if (has("cp.async.bulk") != (unit.plan.form == Form::staged)) return "bulk copies where there should be none, or none";
     if (has(".reqnctapercluster") || has(".explicitcluster")) return "a compile-time cluster dimension";
     if (has("div.approx") || has("div.full") || has("sqrt.approx.f32") || has("fma.rn.ftz")) return "an approximate or flushed result";
     return {};
@@ -150,6 +152,7 @@ TEST_CASE("every variant at every width, on one target of each kind") {
             Problem problem;
             problem.hidden = hidden;
             for (const Plan& plan : plans_for(problem, arch)) units.push_back({problem, plan, arch});
+            if (const auto plan = plan_of(problem, arch, {.threads_per_row = 512, .cluster = 4})) units.push_back({problem, *plan, arch});
         }
     }
     judge_all(units);

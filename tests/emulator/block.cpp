@@ -37,14 +37,14 @@ struct EmulatedBlock::Fiber {
     std::exception_ptr failure;
 };
 
-EmulatedBlock::EmulatedBlock(unsigned threads, unsigned blocks, std::size_t shared_bytes)
-    : threads_(threads), blocks_(blocks), dynamic_bytes_(shared_bytes) {
+EmulatedBlock::EmulatedBlock(unsigned threads, Grid grid, std::size_t shared_bytes)
+    : threads_(threads), grid_(grid), shared_(grid.cluster ? grid.parts : 1), dynamic_bytes_(shared_bytes) {
     constexpr std::size_t kAlignment = 128;
     void* memory = nullptr;
     if (posix_memalign(&memory, kAlignment, std::max(shared_bytes, kAlignment)) != 0) throw std::bad_alloc();
     dynamic_.reset(static_cast<unsigned char*>(memory));
     if (threads == 0 || threads % 32 != 0) throw std::invalid_argument("a block is a multiple of 32 threads");
-    for (unsigned t = 0; t < threads; ++t) {
+    for (unsigned t = 0; t < threads * shared_.size(); ++t) {
         fibers_.push_back(std::make_unique<Fiber>());
         fibers_.back()->block = this;
         fibers_.back()->thread = t;
@@ -114,10 +114,13 @@ void EmulatedBlock::exchange(unsigned warp) {
     }
 }
 
-void EmulatedBlock::run(unsigned index, const std::function<void(const View&)>& kernel) {
+void EmulatedBlock::run(unsigned index, unsigned part, const std::function<void(const View&)>& kernel) {
     index_ = index;
+    part_ = part;
+    cluster_runs_ = false;
+    arrived_.assign(fibers_.size(), false);
     kernel_ = &kernel;
-    std::memset(shared_, 0xa5, sizeof shared_);
+    std::memset(static_cast<void*>(shared_.data()), 0xa5, shared_.size() * sizeof(Shared));
     std::memset(dynamic_.get(), 0xa5, dynamic_bytes_);
     for (auto& fiber : fibers_) {
         std::memset(fiber->stack.get() + kStackBytes - kGarbageBytes, 0xa5, kGarbageBytes);
@@ -133,7 +136,7 @@ void EmulatedBlock::run(unsigned index, const std::function<void(const View&)>& 
     }
 
     // Each warp runs until it is at a barrier, waits for a copy, or ends; then barriers that are complete open.
-    const unsigned warps = threads_ / 32;
+    const unsigned warps = static_cast<unsigned>(fibers_.size() / 32);
     std::vector<bool> stopped(warps, false);
     const auto waiting = [&](unsigned warp) { return fibers_[warp * 32]->waiting; };
     for (;;) {

@@ -2,6 +2,8 @@
 
 #include "emulator/block.h"
 
+#include <normquant/rmsnorm_fp4.cuh>
+#include <normquant/split.cuh>
 #include <normquant/staged.cuh>
 
 #include <algorithm>
@@ -16,14 +18,14 @@ namespace {
 
 // Config of rmsnorm_fp4.cuh as a run-time object: one instantiation serves every problem, plan and target.
 // kMostPieces: exactly those that the kernel holds at a time, as loops over all of them depend on it.
-template <normquant::u32 kElementsOfPiece, normquant::u32 kMostPieces>
+template <normquant::u32 kElementsOfPiece, normquant::u32 kMostPieces, normquant::u32 kElementsOfVector = 8>
 struct EmulatedConfig {
     normquant::u32 hidden, dtype, weight_dtype, block_size, scale_format;
     bool swizzled;
-    normquant::u32 threads_per_row, load_bytes, fp4_path;
-    bool native_e4m3, hold_products;
-    normquant::u32 row_groups;
+    normquant::u32 threads_per_row, rows_per_block, load_bytes, cluster, row_groups, row_buffers, fp4_path;
+    bool native_e4m3, copy_to_cta, hold_products;
     static constexpr normquant::u32 kElements = kElementsOfPiece, kPieces = kMostPieces, kProducts = kMostPieces, kLanes = 8;
+    static constexpr normquant::u32 kVector = kElementsOfVector;
 };
 
 // Exactly `bytes` up to the allocation's end, at an odd multiple of `alignment`: aligned as the kernel may assume and not more.
@@ -47,43 +49,56 @@ private:
 
 constexpr std::uint32_t kMultiprocessors = 2;  // few, so that a staged block takes several turns
 
-template <normquant::u32 kElements, normquant::u32 kPieces>
+template <class Config>
 void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
                 const normquant::Params& params) {
-    const bool products = plan.row_groups != 0 || normquant::products_in_registers(problem.hidden, plan.threads_per_row);
-    const EmulatedConfig<kElements, kPieces> config = {problem.hidden,
-                                                       static_cast<normquant::u32>(problem.dtype),
-                                                       static_cast<normquant::u32>(problem.weight_dtype),
-                                                       problem.block_size,
-                                                       static_cast<normquant::u32>(problem.scale_format),
-                                                       problem.scale_layout == ScaleLayout::swizzled,
-                                                       plan.threads_per_row,
-                                                       plan.load_bytes,
-                                                       target.fp4_path,
-                                                       target.native_e4m3,
-                                                       products,
-                                                       plan.row_groups};
-    const std::size_t shared = plan.row_groups == 0
+    const bool products = plan.form == Form::staged ||
+                          (plan.form == Form::plain && normquant::products_in_registers(problem.hidden, plan.threads_per_row));
+    const Config config = {.hidden = problem.hidden,
+                           .dtype = static_cast<normquant::u32>(problem.dtype),
+                           .weight_dtype = static_cast<normquant::u32>(problem.weight_dtype),
+                           .block_size = problem.block_size,
+                           .scale_format = static_cast<normquant::u32>(problem.scale_format),
+                           .swizzled = problem.scale_layout == ScaleLayout::swizzled,
+                           .threads_per_row = plan.threads_per_row,
+                           .rows_per_block = plan.rows_per_block(),
+                           .load_bytes = plan.load_bytes,
+                           .cluster = plan.cluster,
+                           .row_groups = plan.row_groups,
+                           .row_buffers = plan.row_buffers,
+                           .fp4_path = target.fp4_path,
+                           .native_e4m3 = target.native_e4m3,
+                           .copy_to_cta = false,
+                           .hold_products = products};
+    const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;
+    const std::size_t shared = plan.form != Form::staged
                                    ? 0
-                                   : normquant::StagedLayout(problem.hidden, plan.threads_per_row, plan.row_groups,
-                                                             problem.weight_dtype == DType::fp32 ? 4 : 2, sizeof(normquant::CopyBarrier))
+                                   : normquant::StagedLayout(problem.hidden, plan.threads_per_row, plan.row_groups, plan.row_buffers,
+                                                             weight_size, sizeof(normquant::ArrivalBarrier))
                                          .bytes;
-    EmulatedBlock block(shape.block_threads, shape.blocks, shared);
+    const bool cluster = plan.cluster > 1;
+    EmulatedBlock block(shape.block_threads, {shape.blocks, shape.blocks_per_row, cluster}, shared);
     for (unsigned b = 0; b < shape.blocks; ++b) {
-        block.run(b, [&](const EmulatedBlock::View& view) {
-            if constexpr (kElements == 16) {
-                if (plan.row_groups != 0) return normquant::rmsnorm_fp4_staged(config, view, params);
-            }
-            normquant::rmsnorm_fp4(config, view, params);
-        });
+        for (unsigned part = 0; part < (cluster ? 1 : shape.blocks_per_row); ++part) {
+            block.run(b, part, [&](const EmulatedBlock::View& view) {
+                if (plan.form == Form::split) return normquant::rmsnorm_fp4_split(config, view, params);
+                if constexpr (Config::kElements == 16) {
+                    if (plan.form == Form::staged) return normquant::rmsnorm_fp4_staged(config, view, params);
+                }
+                normquant::rmsnorm_fp4(config, view, params);
+            });
+        }
     }
 }
 
 template <normquant::u32 kElements>
 void run_with_pieces(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
                      const normquant::Params& params) {
-    const auto run = [&]<normquant::u32 kPieces>() { run_blocks<kElements, kPieces>(problem, plan, target, shape, params); };
-    const bool held = plan.row_groups != 0 || normquant::row_in_registers(problem.hidden, plan.threads_per_row);
+    const auto run = [&]<normquant::u32 kPieces>() {
+        if (plan.vector == 16) return run_blocks<EmulatedConfig<kElements, kPieces, 16>>(problem, plan, target, shape, params);
+        run_blocks<EmulatedConfig<kElements, kPieces>>(problem, plan, target, shape, params);
+    };
+    const bool held = plan.form == Form::staged || normquant::row_in_registers(problem.hidden, plan.threads_per_row);
     switch (held ? normquant::granules_per_thread(problem.hidden, plan.threads_per_row) : 1) {
         case 1: return run.template operator()<1>();
         case 2: return run.template operator()<2>();

@@ -23,17 +23,20 @@ std::vector<std::uint32_t> thread_counts(std::uint32_t hidden) {
     return counts;
 }
 
-// Blocks as the plans make them, and with 32-byte loads where whole granules allow it.
+// Blocks as the plans make them, of every form: with 32-byte loads where whole granules allow it, and as clusters.
 std::vector<Plan> every_plan(const Problem& problem) {
     const Arch arch = *parse_arch("sm_100f");
     std::vector<Plan> plans;
+    const auto add = [&](const Arch& target, const PlanOverride& override) {
+        if (const Result<Plan> plan = plan_of(problem, target, override)) plans.push_back(*plan);
+    };
     for (const std::uint32_t threads : thread_counts(problem.hidden)) {
-        for (const Variant variant : {Variant::throughput, Variant::latency, Variant::throughput_32b}) {
-            const Result<Plan> plan = plan_with_threads(problem, arch, threads, variant);
-            if (plan) plans.push_back(*plan);
-        }
-        // Where the staged form exists the override above is that.
-        if (const Result<Plan> plain = plan_with_threads(problem, *parse_arch("sm_80"), threads, Variant::throughput)) plans.push_back(*plain);
+        for (const Variant variant : {Variant::throughput, Variant::latency, Variant::throughput_32b, Variant::split})
+            add(arch, {.threads_per_row = threads, .variant = variant});
+        // Where the staged form exists the override above is that, with as many buffers as there is room for.
+        add(*parse_arch("sm_80"), {.threads_per_row = threads});
+        add(*parse_arch("sm_120f"), {.threads_per_row = threads});
+        for (const std::uint32_t cluster : {2u, 4u, 8u, 16u}) add(arch, {.threads_per_row = threads, .cluster = cluster});
     }
     return plans;
 }

@@ -152,6 +152,12 @@ CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
+    ENTER("cuOccupancyMaxActiveClusters");
+    *clusters = fake().active_clusters;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
     ENTER("cuKernelGetFunction");
     auto* library = reinterpret_cast<FakeLibrary*>(kernel);
@@ -165,7 +171,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     if (const auto launch = fake().launch_instead; launch != nullptr) return launch(config, function, arguments, extra);
     ENTER("cuLaunchKernelEx");
     if (extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
-    FakeLaunch launch{*config, reinterpret_cast<FakeLibrary*>(function)->image, {}};
+    FakeLaunch launch{*config, 0, reinterpret_cast<FakeLibrary*>(function)->image, {}};
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) launch.cluster = config->attrs[i].value.clusterDim.y;
+    }
+    launch.config.attrs = nullptr;
     std::memcpy(&launch.params, arguments[0], sizeof launch.params);
     fake().launches.push_back(launch);
     return CUDA_SUCCESS;
@@ -206,6 +216,7 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         FUNCTION(cuKernelGetFunction),
         FUNCTION(cuKernelSetAttribute),
         FUNCTION(cuLaunchKernelEx),
+        FUNCTION(cuOccupancyMaxActiveClusters),
         FUNCTION(cuGetErrorName),
         FUNCTION(cuGetErrorString),
     };

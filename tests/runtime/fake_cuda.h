@@ -39,7 +39,8 @@ struct FakeLibrary {
 };
 
 struct FakeLaunch {
-    CUlaunchConfig config = {};
+    CUlaunchConfig config = {};  // its attributes are gone
+    unsigned cluster = 0;        // blocks of a row, 0: no attribute
     std::string image;
     normquant::Params params = {};
 };
@@ -48,6 +49,7 @@ struct FakeCuda {
     std::mutex mutex;
     int version = 13000;
     std::map<std::string, CUresult> failures;
+    int active_clusters = 16;      // the answer of the occupancy query
     int refused_images = 0;        // so many loads fail, whatever they load
     std::set<std::string> absent;  // cuGetProcAddress does not know these
     decltype(&::cuLaunchKernelEx) launch_instead = nullptr;  // does what cuLaunchKernelEx does, without mutex and log

@@ -43,11 +43,13 @@ nq_problem swizzled() {
 }  // namespace
 
 TEST_CASE("the choice of a variant") {
-    STATIC_REQUIRE(nq::latency_rows(132) == 264);
-    CHECK(nq::choose_variant(1, 132, false) == nq::Variant::latency);
-    CHECK(nq::choose_variant(264, 132, true) == nq::Variant::latency_32b);
-    CHECK(nq::choose_variant(265, 132, true) == nq::Variant::throughput_32b);
-    CHECK(nq::choose_variant(0x7fffffff, 132, false) == nq::Variant::throughput);
+    CHECK(nq::choose_variant(1, 4, 132, true) == nq::Variant::split);
+    CHECK(nq::choose_variant(82, 4, 132, false) == nq::Variant::split);
+    CHECK(nq::choose_variant(83, 4, 132, false) == nq::Variant::latency);
+    CHECK(nq::choose_variant(264, 4, 132, true) == nq::Variant::latency_32b);
+    CHECK(nq::choose_variant(265, 4, 132, true) == nq::Variant::throughput_32b);
+    CHECK(nq::choose_variant(0x7fffffff, 1, 132, false) == nq::Variant::throughput);
+    CHECK(nq::choose_variant(std::numeric_limits<std::int64_t>::max(), 1, 132, false) == nq::Variant::throughput);
 }
 
 TEST_CASE("a launch is one driver call with these arguments") {
@@ -92,19 +94,23 @@ TEST_CASE("strides of 0 are contiguous rows") {
     CHECK(launch.params.fp4_stride == 2048);
 }
 
-TEST_CASE("rows choose between latency and throughput") {
+TEST_CASE("rows choose the variant") {
     Prepared world;  // 132 multiprocessors
+    CHECK(contains(world.launched(make_tensors(82)).image, "split"));
+    CHECK(world.cuda.launches.back().config.gridDimX == 82);
+    CHECK(world.cuda.launches.back().config.gridDimY == 4);
+    CHECK(contains(world.launched(make_tensors(83)).image, "latency"));
     CHECK(contains(world.launched(make_tensors(264)).image, "latency"));
     CHECK(contains(world.launched(make_tensors(265)).image, "throughput"));
 }
 
 TEST_CASE("32-byte loads are used where everything is aligned to them") {
-    Prepared world(make_problem(1024), 1);  // 12.0; a width that takes rows straight from global memory
+    Prepared world(make_problem(256), 1);  // 12.0; a width that takes rows straight from global memory
     nq_tensors tensors = make_tensors(100000);
     CHECK(contains(world.launched(tensors).image, "throughput_32b"));
     SECTION("x") { tensors.x = address(0x10010); }
     SECTION("weight") { tensors.weight = address(0x20010); }
-    SECTION("x_stride") { tensors.x_stride = 1024 + 8; }
+    SECTION("x_stride") { tensors.x_stride = 256 + 8; }
     CHECK_FALSE(contains(world.launched(tensors).image, "throughput_32b"));
 }
 

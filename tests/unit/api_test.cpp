@@ -149,13 +149,18 @@ TEST_CASE("supported problems and plans") {
     CHECK(plan.tree_threads == 64);
     CHECK(plan.rows_per_block == 6);
     CHECK(plan.block_threads == 384);
-    problem.hidden = 1024;  // too narrow for the staged form
+    CHECK(plan.row_buffers == 1);
+    CHECK(plan.blocks_per_row == 1);
+    REQUIRE(nq_plan_query(&problem, "sm_90", NQ_VARIANT_SPLIT, 0, &plan) == NQ_OK);
+    CHECK(plan.blocks_per_row == 4);
+    CHECK(plan.row_buffers == 0);
+    problem.hidden = 256;  // too narrow for the staged form
     REQUIRE(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT_32B, 0, &plan) == NQ_OK);
-    CHECK(plan.tree_threads == 16);
+    CHECK(plan.tree_threads == 4);
     CHECK(plan.load_bytes == 32);
     CHECK(plan.row_in_registers == 1);
     CHECK(plan.block_threads == plan.rows_per_block * plan.threads_per_row);
-    CHECK(plan.granules_per_thread * plan.threads_per_row >= 1024 / 16);
+    CHECK(plan.granules_per_thread * plan.threads_per_row >= 256 / 16);
     problem.hidden = 7168;
     REQUIRE(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT, 128, &plan) == NQ_OK);
     CHECK(plan.threads_per_row == 128);
@@ -163,8 +168,8 @@ TEST_CASE("supported problems and plans") {
 
     CHECK(nq_plan_query(&problem, "sm_90", NQ_VARIANT_THROUGHPUT_32B, 0, &plan) == NQ_ERR_UNSUPPORTED_PROBLEM);
     CHECK(said("throughput_32b"));
-    CHECK(nq_plan_query(&problem, "sm_90", 4, 0, &plan) == NQ_ERR_INVALID_ARGUMENT);
-    CHECK(said("variant is 4"));
+    CHECK(nq_plan_query(&problem, "sm_90", 5, 0, &plan) == NQ_ERR_INVALID_ARGUMENT);
+    CHECK(said("variant is 5"));
     CHECK(nq_plan_query(&problem, "sm_90", 0, 48, &plan) == NQ_ERR_INVALID_ARGUMENT);
     CHECK(said("threads_per_row is 48"));
     CHECK(nq_plan_query(&problem, "sm_90", 0, 0, nullptr) == NQ_ERR_INVALID_ARGUMENT);

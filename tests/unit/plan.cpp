@@ -37,10 +37,14 @@ TEST_CASE("every plan has whole warps, valid threads a row, and fits its target"
                     REQUIRE(plan.block_threads % 32 == 0);
                     REQUIRE(plan.block_threads <= 1024);
                     REQUIRE(plan.block_threads % plan.threads_per_row == 0);
-                    if (plan.row_groups == 0) continue;
+                    REQUIRE(plan.cluster == 1);
+                    if (plan.form == Form::split) REQUIRE(plan.blocks_per_row(hidden) * plan.threads_per_row * plan.vector >= hidden);
+                    if (plan.form != Form::staged) continue;
                     ++staged;
                     REQUIRE(plan.variant == Variant::throughput);
-                    REQUIRE(plan.row_groups <= 15);
+                    const std::uint32_t members = normquant::group_threads(plan.threads_per_row);
+                    REQUIRE(plan.row_groups * members == plan.block_threads);
+                    REQUIRE((members == 32 || plan.row_groups <= 15));  // a named barrier each
                     REQUIRE(launch_shape(plan, problem, 1'000'000, false, 132).shared_bytes <= features(arch).staged_bytes);
                 }
             }
@@ -64,7 +68,17 @@ TEST_CASE("a launch reaches every row and every row of padding, with no more thr
                         const std::uint64_t real = static_cast<std::uint64_t>(rows);
                         const std::uint64_t covered = layout == ScaleLayout::swizzled ? normquant::padded_rows(real) : real;
                         const std::uint64_t at_a_time = std::uint64_t{shape.blocks} * (shape.block_threads / plan.threads_per_row);
-                        if (plan.row_groups == 0) {
+                        REQUIRE(shape.blocks_per_row == plan.blocks_per_row(hidden));
+                        if (plan.form == Form::split) {
+                            // A block a row, and blocks whose threads zero 16 bytes each of the last tile row.
+                            const std::uint32_t chunks = covered == real ? 0 : normquant::scale_tiles(hidden / 16) * 32;
+                            const std::uint64_t spare = shape.blocks - real, a_block = std::uint64_t{shape.blocks_per_row} * shape.block_threads;
+                            REQUIRE(shape.blocks >= real);
+                            REQUIRE(spare * a_block >= chunks);
+                            REQUIRE((spare == 0 ? chunks == 0 : (spare - 1) * a_block < chunks));
+                            continue;
+                        }
+                        if (plan.form == Form::plain) {
                             REQUIRE(shape.block_threads == plan.block_threads);
                             REQUIRE(at_a_time >= covered);
                             REQUIRE(at_a_time - covered < plan.rows_per_block());
