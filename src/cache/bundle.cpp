@@ -13,9 +13,9 @@
 namespace nq {
 namespace {
 
-constexpr char kMagic[8] = {'N', 'Q', 'B', 'U', 'N', 'D', 'L', '\0'};
+constexpr char kBundleMagic[8] = {'N', 'Q', 'B', 'U', 'N', 'D', 'L', '\0'};
 
-struct Header {
+struct BundleHeader {
     char magic[8];
     std::uint32_t format;
     std::uint32_t header_bytes;
@@ -24,7 +24,7 @@ struct Header {
     std::uint64_t index_offset;
     Digest128 checksum;
 };
-static_assert(sizeof(Header) == kBundleHeaderBytes && offsetof(Header, checksum) == 40);
+static_assert(sizeof(BundleHeader) == kBundleHeaderBytes && offsetof(BundleHeader, checksum) == 40);
 
 struct IndexRow {
     RequestKey key;
@@ -35,18 +35,18 @@ struct IndexRow {
 };
 static_assert(sizeof(IndexRow) == 64 && std::is_trivially_copyable_v<IndexRow>);
 
-Error corrupt(std::string message) { return Error{NQ_ERR_INVALID_ARGUMENT, std::move(message), {}}; }
+Error corrupt_bundle(std::string message) { return Error{NQ_ERR_INVALID_ARGUMENT, std::move(message), {}}; }
 
 std::uint64_t aligned(std::uint64_t offset) { return (offset + 15) / 16 * 16; }
 
-Header read_header(const unsigned char* bytes) {
-    Header header;
+BundleHeader read_header(const unsigned char* bytes) {
+    BundleHeader header;
     std::memcpy(&header, bytes, sizeof header);
     return header;
 }
 
-Digest128 checksum_of(std::string_view head) {
-    return digest128({head.substr(0, offsetof(Header, checksum)), head.substr(sizeof(Header))});
+Digest128 bundle_checksum(std::string_view head) {
+    return digest128({head.substr(0, offsetof(BundleHeader, checksum)), head.substr(sizeof(BundleHeader))});
 }
 
 // It becomes a directory's name on import.
@@ -61,21 +61,21 @@ auto order_of(const BundleItem& item) { return std::tie(item.key, item.compiler)
 }  // namespace
 
 Result<std::uint64_t> bundle_head_bytes(const unsigned char* bytes, std::size_t size, std::uint64_t total_bytes) {
-    if (size < sizeof(Header))
-        return corrupt(fmt::format("{} bytes, shorter than the header of {}", size, sizeof(Header)));
-    const Header header = read_header(bytes);
-    if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return corrupt("no normquant bundle: wrong magic");
+    if (size < sizeof(BundleHeader))
+        return corrupt_bundle(fmt::format("{} bytes, shorter than the header of {}", size, sizeof(BundleHeader)));
+    const BundleHeader header = read_header(bytes);
+    if (std::memcmp(header.magic, kBundleMagic, sizeof kBundleMagic) != 0) return corrupt_bundle("no normquant bundle: wrong magic");
     if (header.format != kBundleFormat)
-        return corrupt(fmt::format("bundle format {}; this version reads {}", header.format, kBundleFormat));
-    if (header.header_bytes != sizeof(Header) || header.index_offset != sizeof(Header))
-        return corrupt(fmt::format("header of {} bytes and index at {}, not {}", header.header_bytes,
-                                   header.index_offset, sizeof(Header)));
+        return corrupt_bundle(fmt::format("bundle format {}; this version reads {}", header.format, kBundleFormat));
+    if (header.header_bytes != sizeof(BundleHeader) || header.index_offset != sizeof(BundleHeader))
+        return corrupt_bundle(fmt::format("header of {} bytes and index at {}, not {}", header.header_bytes,
+                                   header.index_offset, sizeof(BundleHeader)));
     if (header.total_bytes != total_bytes)
-        return corrupt(fmt::format("{} bytes, but the header says {}", total_bytes, header.total_bytes));
+        return corrupt_bundle(fmt::format("{} bytes, but the header says {}", total_bytes, header.total_bytes));
     if (header.count > kMaxBundleEntries)
-        return corrupt(fmt::format("{} entries, more than the limit of {}", header.count, kMaxBundleEntries));
-    const std::uint64_t head = sizeof(Header) + header.count * sizeof(IndexRow);
-    if (head > total_bytes) return corrupt(fmt::format("index of {} entries reaches beyond the file", header.count));
+        return corrupt_bundle(fmt::format("{} entries, more than the limit of {}", header.count, kMaxBundleEntries));
+    const std::uint64_t head = sizeof(BundleHeader) + header.count * sizeof(IndexRow);
+    if (head > total_bytes) return corrupt_bundle(fmt::format("index of {} entries reaches beyond the file", header.count));
     return head;
 }
 
@@ -83,25 +83,25 @@ Result<std::vector<BundleItem>> decode_bundle_head(const unsigned char* head, st
                                                    std::uint64_t total_bytes) {
     const Result<std::uint64_t> expected = bundle_head_bytes(head, size, total_bytes);
     if (!expected) return expected.error();
-    if (*expected != size) return corrupt(fmt::format("{} bytes of header and index, not {}", size, *expected));
-    const Header header = read_header(head);
-    if (const Digest128 actual = checksum_of({reinterpret_cast<const char*>(head), size}); actual != header.checksum)
-        return corrupt(fmt::format("checksum of the index {}, but the header says {}", hex(actual), hex(header.checksum)));
+    if (*expected != size) return corrupt_bundle(fmt::format("{} bytes of header and index, not {}", size, *expected));
+    const BundleHeader header = read_header(head);
+    if (const Digest128 actual = bundle_checksum({reinterpret_cast<const char*>(head), size}); actual != header.checksum)
+        return corrupt_bundle(fmt::format("checksum of the index {}, but the header says {}", hex(actual), hex(header.checksum)));
 
     std::vector<BundleItem> items;
     items.reserve(header.count);
     for (std::uint64_t i = 0; i < header.count; ++i) {
         IndexRow row;
-        std::memcpy(&row, head + sizeof(Header) + i * sizeof row, sizeof row);
+        std::memcpy(&row, head + sizeof(BundleHeader) + i * sizeof row, sizeof row);
         BundleItem item{row.key, row.compiler, std::string(row.arch, strnlen(row.arch, sizeof row.arch)), row.offset,
                         row.bytes};
-        if (!names_an_arch(item.arch)) return corrupt(fmt::format("entry {} of the index names no target", i));
+        if (!names_an_arch(item.arch)) return corrupt_bundle(fmt::format("entry {} of the index names no target", i));
         if (row.offset < size || row.offset % 16 != 0 || row.offset > total_bytes ||
             row.bytes > total_bytes - row.offset || row.bytes > kMaxEntryBytes)
-            return corrupt(fmt::format("entry {} of the index, {} bytes at {}, is not within the file", i, row.bytes,
+            return corrupt_bundle(fmt::format("entry {} of the index, {} bytes at {}, is not within the file", i, row.bytes,
                                        row.offset));
         if (!items.empty() && !(order_of(items.back()) < order_of(item)))
-            return corrupt(fmt::format("entry {} of the index is out of order", i));
+            return corrupt_bundle(fmt::format("entry {} of the index is out of order", i));
         items.push_back(std::move(item));
     }
     return items;
@@ -116,7 +116,7 @@ Result<Bundle> Bundle::open(const FileOps& files, const std::string& path, bool 
         case OpenedFile::Status::absent:
             return Error{NQ_ERR_CACHE_IO, fmt::format("bundle {} does not exist", path), {}};
         case OpenedFile::Status::wrong_kind:
-            return named(corrupt(file.fault));
+            return named(corrupt_bundle(file.fault));
         case OpenedFile::Status::failed:
             return Error{NQ_ERR_CACHE_IO, file.fault, {}};
         case OpenedFile::Status::opened:
@@ -125,7 +125,7 @@ Result<Bundle> Bundle::open(const FileOps& files, const std::string& path, bool 
     if (Outcome trusted = trust_bundle(*file.info, path, shared); !trusted) return std::move(trusted).error();
 
     const auto total = static_cast<std::uint64_t>(file.info->st_size);
-    auto head = read_up_to(files, file.fd.get(), std::min<std::uint64_t>(total, sizeof(Header)));
+    auto head = read_up_to(files, file.fd.get(), std::min<std::uint64_t>(total, sizeof(BundleHeader)));
     if (!head) return io_error("read", path, errno);
     const Result<std::uint64_t> head_bytes = bundle_head_bytes(head->data(), head->size(), total);
     if (!head_bytes) return named(head_bytes.error());
@@ -154,12 +154,12 @@ Result<Entry> Bundle::read(const BundleItem& item) const {
                                  static_cast<off_t>(item.offset + done));
         });
         if (n < 0) return io_error("read", path_, errno);
-        if (n == 0) return corrupt(fmt::format("the file ends at {}", item.offset + done));
+        if (n == 0) return corrupt_bundle(fmt::format("the file ends at {}", item.offset + done));
         done += static_cast<std::size_t>(n);
     }
     Result<Entry> entry = decode_entry(bytes.data(), bytes.size());
     if (entry && (entry->key != item.key || entry->compiler != item.compiler))
-        return corrupt(fmt::format("it holds key {} of compiler {}", hex(entry->key), hex(entry->compiler)));
+        return corrupt_bundle(fmt::format("it holds key {} of compiler {}", hex(entry->key), hex(entry->compiler)));
     return entry;
 }
 
@@ -167,22 +167,22 @@ Outcome write_bundle(const FileOps& files, const std::string& path, std::vector<
                      const std::function<Result<Entry>(const BundleItem&)>& read) {
     std::ranges::sort(items, {}, order_of);
     if (items.size() > kMaxBundleEntries)
-        return corrupt(fmt::format("{} entries; a bundle holds {} at most", items.size(), kMaxBundleEntries));
-    const std::uint64_t head_bytes = sizeof(Header) + items.size() * sizeof(IndexRow);
+        return corrupt_bundle(fmt::format("{} entries; a bundle holds {} at most", items.size(), kMaxBundleEntries));
+    const std::uint64_t head_bytes = sizeof(BundleHeader) + items.size() * sizeof(IndexRow);
     std::uint64_t end = aligned(head_bytes);
     const auto encoded = [&](const BundleItem& item) -> Result<std::vector<unsigned char>> {
         Result<Entry> entry = read(item);
         if (!entry) return std::move(entry).error();
         if (entry->key != item.key || entry->compiler != item.compiler)
-            return corrupt(fmt::format("entry of key {} changed while the bundle was written", hex(item.key)));
+            return corrupt_bundle(fmt::format("entry of key {} changed while the bundle was written", hex(item.key)));
         return encode_entry(*entry);
     };
     std::string head(head_bytes, '\0');
     for (std::size_t i = 0; i < items.size(); ++i) {
         BundleItem& item = items[i];
         if (i > 0 && !(order_of(items[i - 1]) < order_of(item)))
-            return corrupt(fmt::format("two entries of key {} and one compiler", hex(item.key)));
-        if (!names_an_arch(item.arch)) return corrupt(fmt::format("\"{}\" is not the name of a target", item.arch));
+            return corrupt_bundle(fmt::format("two entries of key {} and one compiler", hex(item.key)));
+        if (!names_an_arch(item.arch)) return corrupt_bundle(fmt::format("\"{}\" is not the name of a target", item.arch));
         const auto bytes = encoded(item);
         if (!bytes) return bytes.error();
         item.offset = end;
@@ -190,12 +190,12 @@ Outcome write_bundle(const FileOps& files, const std::string& path, std::vector<
         end = aligned(item.offset + item.bytes);
         IndexRow row{item.key, item.compiler, {}, item.offset, item.bytes};
         item.arch.copy(row.arch, sizeof row.arch - 1);
-        std::memcpy(head.data() + sizeof(Header) + i * sizeof row, &row, sizeof row);
+        std::memcpy(head.data() + sizeof(BundleHeader) + i * sizeof row, &row, sizeof row);
     }
-    Header header{{}, kBundleFormat, sizeof(Header), end, items.size(), sizeof(Header), {}};
-    std::memcpy(header.magic, kMagic, sizeof kMagic);
+    BundleHeader header{{}, kBundleFormat, sizeof(BundleHeader), end, items.size(), sizeof(BundleHeader), {}};
+    std::memcpy(header.magic, kBundleMagic, sizeof kBundleMagic);
     std::memcpy(head.data(), &header, sizeof header);
-    header.checksum = checksum_of(head);
+    header.checksum = bundle_checksum(head);
     std::memcpy(head.data(), &header, sizeof header);
 
     const std::string temp = fmt::format("{}.{}", path, unique_name());
@@ -217,7 +217,7 @@ Outcome write_bundle(const FileOps& files, const std::string& path, std::vector<
         const auto bytes = encoded(item);
         if (!bytes) return give_up(bytes.error());
         if (bytes->size() != item.bytes)
-            return give_up(corrupt(fmt::format("entry of key {} changed while the bundle was written", hex(item.key))));
+            return give_up(corrupt_bundle(fmt::format("entry of key {} changed while the bundle was written", hex(item.key))));
         if (!put({reinterpret_cast<const char*>(bytes->data()), bytes->size()}))
             return give_up(io_error("write", temp, errno));
     }

@@ -1,10 +1,13 @@
 #include "emulator/block.h"
 
 #include <algorithm>
+#include <csetjmp>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <new>
+
+#include <ucontext.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -25,8 +28,35 @@ constexpr std::size_t kStackBytes = 64 * 1024;
 constexpr std::size_t kGarbageBytes = 16 * 1024;  // of the stack's busy end, which the kernel's frames occupy
 }  // namespace
 
+// Where a thread of control goes on. A ucontext_t begins it; from then on _setjmp switches, as swapcontext asks the kernel for the signal
+// mask, which is half of the emulator's time. ASan wants to see the switch.
+struct EmulatedBlock::Context {
+    ucontext_t begin{};
+#if !NQ_ASAN
+    bool begun = false;
+    jmp_buf at;
+#endif
+    // The caller goes on in `from` when something switches back to it.
+    static void change(Context& from, Context& to) {
+#if NQ_ASAN
+        swapcontext(&from.begin, &to.begin);
+#else
+        if (_setjmp(from.at) != 0) return;
+        from.begun = true;
+        to.leave_for();
+#endif
+    }
+    [[noreturn]] void leave_for() {
+#if !NQ_ASAN
+        if (begun) _longjmp(at, 1);
+#endif
+        setcontext(&begin);
+        std::abort();
+    }
+};
+
 struct EmulatedBlock::Fiber {
-    ucontext_t context{};
+    Context context;
     std::unique_ptr<unsigned char[]> stack = std::make_unique_for_overwrite<unsigned char[]>(kStackBytes);
     EmulatedBlock* block = nullptr;
     unsigned thread = 0;
@@ -38,7 +68,7 @@ struct EmulatedBlock::Fiber {
 };
 
 EmulatedBlock::EmulatedBlock(unsigned threads, Grid grid, std::size_t shared_bytes)
-    : threads_(threads), grid_(grid), shared_(grid.cluster ? grid.parts : 1), dynamic_bytes_(shared_bytes) {
+    : threads_(threads), grid_(grid), scheduler_(std::make_unique<Context>()), shared_(grid.cluster ? grid.parts : 1), dynamic_bytes_(shared_bytes) {
     constexpr std::size_t kAlignment = 128;
     void* memory = nullptr;
     if (posix_memalign(&memory, kAlignment, std::max(shared_bytes, kAlignment)) != 0) throw std::bad_alloc();
@@ -64,7 +94,7 @@ void EmulatedBlock::entry(unsigned high, unsigned low) {
 #if NQ_ASAN
     __sanitizer_start_switch_fiber(nullptr, block.scheduler_stack_, block.scheduler_stack_bytes_);
 #endif
-    setcontext(&block.scheduler_);
+    block.scheduler_->leave_for();
 }
 
 void EmulatedBlock::body(unsigned thread) {
@@ -82,7 +112,7 @@ void EmulatedBlock::resume(unsigned thread) {
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, fiber.stack.get(), kStackBytes);
 #endif
-    swapcontext(&scheduler_, &fiber.context);
+    Context::change(*scheduler_, fiber.context);
 #if NQ_ASAN
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #endif
@@ -98,7 +128,7 @@ float EmulatedBlock::meet(unsigned thread, Kind kind, unsigned distance, float v
 #if NQ_ASAN
     __sanitizer_start_switch_fiber(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
 #endif
-    swapcontext(&fiber.context, &scheduler_);
+    Context::change(fiber.context, *scheduler_);
 #if NQ_ASAN
     __sanitizer_finish_switch_fiber(fiber.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
 #endif
@@ -126,12 +156,14 @@ void EmulatedBlock::run(unsigned index, unsigned part, const std::function<void(
         std::memset(fiber->stack.get() + kStackBytes - kGarbageBytes, 0xa5, kGarbageBytes);
         fiber->waiting = Kind::none;
         fiber->failure = nullptr;
-        getcontext(&fiber->context);
-        fiber->context.uc_stack.ss_sp = fiber->stack.get();
-        fiber->context.uc_stack.ss_size = kStackBytes;
-        fiber->context.uc_link = nullptr;
+        fiber->context = {};
+        ucontext_t& begin = fiber->context.begin;
+        getcontext(&begin);
+        begin.uc_stack.ss_sp = fiber->stack.get();
+        begin.uc_stack.ss_size = kStackBytes;
+        begin.uc_link = nullptr;
         const auto address = reinterpret_cast<std::uintptr_t>(fiber.get());
-        makecontext(&fiber->context, reinterpret_cast<void (*)()>(&EmulatedBlock::entry), 2,
+        makecontext(&begin, reinterpret_cast<void (*)()>(&EmulatedBlock::entry), 2,
                     static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
     }
 

@@ -14,8 +14,6 @@
 #include <string>
 #include <vector>
 
-#include <ucontext.h>
-
 namespace nq::test {
 
 struct Divergence : std::runtime_error {
@@ -89,6 +87,7 @@ public:
 
 private:
     enum class Kind { none, shuffle, barrier, wait, arrived, done };
+    struct Context;
     struct Fiber;
 
     // distance: of a shuffle; of a barrier its id, 0 for the whole block's.
@@ -114,7 +113,7 @@ private:
     unsigned current_ = 0;
     std::vector<std::unique_ptr<Fiber>> fibers_;
     const std::function<void(const View&)>* kernel_ = nullptr;
-    ucontext_t scheduler_{};
+    std::unique_ptr<Context> scheduler_;
     const void* scheduler_stack_ = nullptr;
     std::size_t scheduler_stack_bytes_ = 0;
     std::vector<Shared> shared_;  // of each block of the cluster

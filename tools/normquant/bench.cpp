@@ -17,7 +17,7 @@
 namespace nq::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kBenchFooter =
     R"(Times one kernel launch, beside a floor kernel (reads the rows and writes as many bytes as the operator does, no arithmetic; the faster
 of two), an empty kernel and a device copy that moves as many bytes. All of a shape are CUDA graphs that take turns in every
 round; figures are medians over the rounds. GB/s counts the bytes that must be read and written, without padding.
@@ -41,7 +41,7 @@ constexpr const char* kDefaultShapes[] = {
     "2048x8",     "2048x64",    "4096x1",     "4096x8",     "4096x64",    "5120x1",     "5120x8",     "5120x64",
     "7168x1",     "7168x8",     "7168x64",    "8192x1",     "8192x8",     "8192x64"};
 
-struct Options {
+struct BenchOptions {
     std::vector<std::string> shapes{std::begin(kDefaultShapes), std::end(kDefaultShapes)};
     std::string layout = "both";
     std::string dtype = "bf16";
@@ -105,7 +105,7 @@ Result<std::vector<std::uint32_t>> parse_threads(const std::string& text, std::u
                                    hidden, valid));
 }
 
-Result<nq_problem> parse_problem(const Options& options) {
+Result<nq_problem> parse_problem(const BenchOptions& options) {
     nq_problem problem = NQ_PROBLEM_INIT;
     const auto format = parse_format(options.format, options.block, options.scale);
     if (!format) return format.error();
@@ -121,7 +121,7 @@ Result<nq_problem> parse_problem(const Options& options) {
     return problem;
 }
 
-Result<std::vector<ShapeQuery>> parse_queries(const Options& options) {
+Result<std::vector<ShapeQuery>> parse_queries(const BenchOptions& options) {
     const auto problem = parse_problem(options);
     if (!problem) return problem.error();
     const auto layouts = parse_layouts(options.layout);
@@ -276,7 +276,7 @@ std::string as_text(const Json& json) {
     return text;
 }
 
-Result<Json> time_kernels(const Options& options, Device& device, const Nvrtc& nvrtc,
+Result<Json> time_kernels(const BenchOptions& options, Device& device, const Nvrtc& nvrtc,
                           const std::vector<ShapeQuery>& queries) {
     const auto context = create_context(options.cache_dir);
     if (!context) return context.error();
@@ -310,7 +310,7 @@ Json describe(const Device& device, const Nvrtc& nvrtc) {
             {"nvrtc", text(nvrtc.version)}};
 }
 
-Result<Report> bench(const Options& options, bool as_json) {
+Result<Report> bench(const BenchOptions& options, bool as_json) {
     if (options.part != "all" && options.part != "kernels" && options.part != "host")
         return usage_error(fmt::format("--part '{}' is not accepted: choose one of all, kernels, host", options.part));
     if (options.csv && as_json) return usage_error("--csv and --json are two forms of the same figures: choose one");
@@ -360,7 +360,7 @@ Result<Report> bench(const Options& options, bool as_json) {
 }  // namespace
 
 Command add_bench(CLI::App& parent) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchOptions>();
     CLI::App* app = parent.add_subcommand("bench", "Time the kernel on the GPU, beside what its memory allows");
     app->add_option("--shape", options->shapes,
                     "HxM, row length and number of rows; several, separated by commas (default: prefill from 64 Mi "
@@ -381,7 +381,7 @@ Command add_bench(CLI::App& parent) {
     app->add_option("--part", options->part, "all, kernels, host: what to time")->capture_default_str();
     app->add_flag("--csv", options->csv, "Print the kernels' figures as CSV; leaves the host's costs out");
     add_cache_dir(*app, options->cache_dir);
-    app->footer(kFooter);
+    app->footer(kBenchFooter);
     return {app,
             [options, app] { return bench(*options, app->count("--json") + app->get_parent()->count("--json") > 0); }};
 }

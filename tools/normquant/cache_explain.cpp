@@ -15,7 +15,7 @@
 namespace nq::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kExplainFooter =
     R"(For every kernel of the problem: the fields that its request key is made of (of the source, the digest), the key, the
 file that it would have, and what a context would do now: use an entry of a layer or of the root, or compile it, and
 with which NVRTC. Compiles nothing.
@@ -29,7 +29,7 @@ Examples:
   normquant cache explain --hidden 4096,7168 --arch sm_100f --bundle kernels.nqb
 Exit codes: 0 done, 1 no such entry, 2 bad option.)";
 
-struct Options {
+struct ExplainOptions {
     ProblemLists lists{.hidden = {},
                        .archs = {},
                        .dtypes = {"bf16"},
@@ -184,7 +184,7 @@ Json compare(const Json& request, const Result<NvrtcFile>& nvrtc, const Item& ot
     return json;
 }
 
-Result<std::vector<CubinRequest>> requests_of(const Options& options) {
+Result<std::vector<CubinRequest>> requests_of(const ExplainOptions& options) {
     const auto problems = problems_of(options.lists);
     if (!problems) return problems.error();
     const auto archs = archs_of(options.lists);
@@ -208,7 +208,7 @@ Result<std::vector<CubinRequest>> requests_of(const Options& options) {
     return requests;
 }
 
-Result<Report> explain(const Options& options) {
+Result<Report> explain(const ExplainOptions& options) {
     const auto requests = requests_of(options);
     if (!requests) return requests.error();
     const auto opened = CacheView::open_as_is(options.view, Access::look);
@@ -273,13 +273,13 @@ Result<Report> explain(const Options& options) {
 }  // namespace
 
 Command add_cache_explain(CLI::App& cache) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<ExplainOptions>();
     CLI::App* app = cache.add_subcommand("explain", "The key of a problem's kernels, and where they would come from");
     add_problem_options(*app, options->lists);
     app->add_option("--variant", options->variant, "One plan only: throughput, latency, throughput_32b, latency_32b");
     app->add_option("--against", options->against, "An entry to compare with: the beginning of a key, or a path");
     add_view_options(*app, options->view);
-    app->footer(kFooter);
+    app->footer(kExplainFooter);
     return {app, [options] { return explain(*options); }};
 }
 

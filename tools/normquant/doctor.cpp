@@ -13,7 +13,7 @@
 namespace nq::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kDoctorFooter =
     R"(Looks at the environment, the cache directory (place, file system, space, owner, mode, writing, locks, size, leftovers),
 the layers, NVRTC, the driver and the devices. Each finding is ok, a note, a warning or a problem; what is to be done
 about it stands below it. Nothing is created but a few files in an existing cache, which are removed again.
@@ -26,12 +26,12 @@ Examples:
   normquant doctor --compile --json | jq '.findings[] | select(.severity == "problem")'
 Exit codes: 0 no problem, 1 problems, 2 bad option.)";
 
-struct Options {
+struct DoctorOptions {
     std::string cache_dir;
     bool compile = false;
 };
 
-Result<Report> doctor(const Options& options) {
+Result<Report> doctor(const DoctorOptions& options) {
     Findings findings;
     Environment environment = check_environment(findings);
     if (!options.cache_dir.empty()) {
@@ -88,11 +88,11 @@ std::size_t Findings::count(Severity severity) const {
 }
 
 Command add_doctor(CLI::App& parent) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<DoctorOptions>();
     CLI::App* app = parent.add_subcommand("doctor", "What is wrong with this installation, and what to do about it");
     app->add_flag("--compile", options->compile, "Compile one kernel in memory");
     add_cache_dir(*app, options->cache_dir);
-    app->footer(kFooter);
+    app->footer(kDoctorFooter);
     return {app, [options] { return doctor(*options); }};
 }
 

@@ -13,7 +13,7 @@
 namespace nq::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kInfoFooter =
     R"(Shows versions, the NVRTC and driver that normquant finds, and what each GPU supports. Nothing missing is an error here:
 NVRTC is needed to compile kernels, the driver and a GPU to run them, neither for the CPU reference.
 
@@ -149,7 +149,7 @@ Command add_info(CLI::App& parent) {
     auto self_test_wanted = std::make_shared<bool>(false);
     CLI::App* app = parent.add_subcommand("info", "Versions, libraries, devices, and a self-test of the GPU");
     app->add_flag("--self-test", *self_test_wanted, "Compare the GPU's bytes with the CPU reference's");
-    app->footer(kFooter);
+    app->footer(kInfoFooter);
     return {app, [self_test_wanted] { return info(*self_test_wanted); }};
 }
 

@@ -19,7 +19,7 @@
 namespace nq::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kQuantizeFooter =
     R"(What it computes, a row at a time: y = x / sqrt(mean(x^2) + eps) * weight, then y as FP4 codes with one scale a block:
   nvfp4   blocks of 16, E4M3 scales, one global scale for the tensor      y ~ code * scale / global_scale
   mxfp4   blocks of 32, power-of-two scales (UE8M0), no global scale      y ~ code * scale
@@ -38,7 +38,7 @@ Examples:
       --eps 1e-5 --out out --verify
 Exit codes: 0 done, 1 failed or --verify found a difference, 2 bad option or input.)";
 
-struct Options {
+struct QuantizeOptions {
     std::string input;
     std::string weight;
     std::string format = "nvfp4";
@@ -109,7 +109,7 @@ struct Made {
     bool mismatch = false;
 };
 
-Result<Made> make_on_cpu(const Options& options, const Call& call) {
+Result<Made> make_on_cpu(const QuantizeOptions& options, const Call& call) {
     const auto begin = std::chrono::steady_clock::now();
     auto outputs = run_reference(call);
     if (!outputs) return outputs.error();
@@ -120,7 +120,7 @@ Result<Made> make_on_cpu(const Options& options, const Call& call) {
     return made;
 }
 
-Result<Made> make_on_gpu(const Options& options, Device& device, const Call& call) {
+Result<Made> make_on_gpu(const QuantizeOptions& options, Device& device, const Call& call) {
     const auto context = create_context(options.cache_dir);
     if (!context) return context.error();
     auto outputs = run_on_gpu(device, context->get(), call, true);
@@ -143,7 +143,7 @@ void say_cpu(std::string_view why, const std::string& reason) {
     fmt::print(stderr, "normquant: {}, computing on the CPU: {}\n", why, reason);
 }
 
-Result<Made> make_outputs(const Options& options, const Call& call) {
+Result<Made> make_outputs(const QuantizeOptions& options, const Call& call) {
     auto path = choose_path(options.device);
     if (!path) return path.error();
     if (!path->device) {
@@ -233,7 +233,7 @@ std::string as_text(const Json& json, const std::vector<std::string>& notes) {
 
 Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-Result<Report> quantize(const Options& options) {
+Result<Report> quantize(const QuantizeOptions& options) {
     // Everything that can be wrong with the options comes before work and before files.
     nq_problem problem = NQ_PROBLEM_INIT;
     const auto format = parse_format(options.format, options.block, options.scale);
@@ -316,7 +316,7 @@ Result<Report> quantize(const Options& options) {
 }  // namespace
 
 Command add_quantize(CLI::App& parent) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<QuantizeOptions>();
     CLI::App* app = parent.add_subcommand("quantize", "Normalize and quantize the rows of a .npy or .safetensors file");
     app->add_option("--input", options->input,
                     "FILE or FILE:TENSOR, [M, H]; [H] is one row, [batch, M, H] is flattened")
@@ -336,7 +336,7 @@ Command add_quantize(CLI::App& parent) {
     app->add_option("--device", options->device, "auto, cpu or gpu; the bytes are the same")->capture_default_str();
     add_cache_dir(*app, options->cache_dir);
     app->add_flag("--verify", options->verify, "Compare the GPU's bytes with the CPU reference");
-    app->footer(kFooter);
+    app->footer(kQuantizeFooter);
     return {app, [options] { return quantize(*options); }};
 }
 

@@ -16,7 +16,7 @@
 namespace nq::cli {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kWarmupFooter =
     R"(Compiles every kernel that an engine will ask for into the cache, so that serving starts without a compile. Run it when an
 image is built: it needs NVRTC, but no GPU and no driver. Kernels that are cached already are not compiled again.
 
@@ -28,7 +28,7 @@ Examples:
   normquant warmup --hidden 2880 --arch sm_120f --dtype fp16,bf16 --format mxfp4 --layout swizzled --json
 Exit codes: 0 all there, 1 none could be made, 2 bad option, 3 some failed.)";
 
-struct Options {
+struct WarmupOptions {
     ProblemLists lists{.hidden = {},
                        .archs = {},
                        .dtypes = {"bf16"},
@@ -89,7 +89,7 @@ int on_event(const nq_precompile_event* event, void* payload) {
     return 0;
 }
 
-Result<Report> warmup(const Options& options) {
+Result<Report> warmup(const WarmupOptions& options) {
     const auto valid = problems_of(options.lists);
     if (!valid) return valid.error();
     std::vector<nq_problem> problems;
@@ -148,12 +148,12 @@ Result<Report> warmup(const Options& options) {
 }  // namespace
 
 Command add_warmup(CLI::App& parent) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<WarmupOptions>();
     CLI::App* app = parent.add_subcommand("warmup", "Compile kernels into the cache; needs no GPU");
     add_problem_options(*app, options->lists);
     app->add_option("--threads", options->threads, "Compiles at a time; 0: one a core")->capture_default_str();
     add_cache_dir(*app, options->cache_dir);
-    app->footer(kFooter);
+    app->footer(kWarmupFooter);
     return {app, [options] { return warmup(*options); }};
 }
 
