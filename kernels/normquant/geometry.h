@@ -83,9 +83,10 @@ NQ_CONSTEXPR u32 resident_blocks(u32 hidden, u32 threads, u32 block_threads, boo
 NQ_CONSTEXPR u32 group_threads(u32 threads) { return threads < 32 ? 32 : threads; }
 
 // Registers a thread needs for the fp32 values of its granules and all else, in the steps in which an SM hands them out. Groups of one
-// warp were found to want more rather than many.
-NQ_CONSTEXPR u32 staged_registers(u32 hidden, u32 threads, u32 block_size) {
+// warp were found to want more rather than many. packed_f32: the target's packed arithmetic needs fewer.
+NQ_CONSTEXPR u32 staged_registers(u32 hidden, u32 threads, u32 block_size, bool packed_f32) {
     const u32 granules = granules_per_thread(hidden, threads);
+    if (packed_f32 && granules == 4) return 96;
     return granules <= 3 ? (block_size == 32 ? 96 : 80) : granules <= 5 && group_threads(threads) > 32 ? 128 : 168;
 }
 

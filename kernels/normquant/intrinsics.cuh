@@ -19,6 +19,24 @@ NQ_DEVICE float as_float(u32 v) { return __uint_as_float(v); }
 NQ_DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
 NQ_DEVICE float mul(float a, float b) { return __fmul_rn(a, b); }
 NQ_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+// Two values side by side, in one instruction where the target has packed fp32 arithmetic.
+NQ_DEVICE void mul_f32x2(float* d, const float* a, const float* b) {
+    asm("{\n\t.reg .b64 a, b, d;\n\t"
+        "mov.b64 a, {%2, %3};\n\t"
+        "mov.b64 b, {%4, %5};\n\t"
+        "mul.rn.f32x2 d, a, b;\n\t"
+        "mov.b64 {%0, %1}, d;\n\t}"
+        : "=f"(d[0]), "=f"(d[1]) : "f"(a[0]), "f"(a[1]), "f"(b[0]), "f"(b[1]));
+}
+NQ_DEVICE void fma_f32x2(float* d, const float* a, const float* b, const float* c) {
+    asm("{\n\t.reg .b64 a, b, c, d;\n\t"
+        "mov.b64 a, {%2, %3};\n\t"
+        "mov.b64 b, {%4, %5};\n\t"
+        "mov.b64 c, {%6, %7};\n\t"
+        "fma.rn.f32x2 d, a, b, c;\n\t"
+        "mov.b64 {%0, %1}, d;\n\t}"
+        : "=f"(d[0]), "=f"(d[1]) : "f"(a[0]), "f"(a[1]), "f"(b[0]), "f"(b[1]), "f"(c[0]), "f"(c[1]));
+}
 // RN(1/v) for |v| in [2^-9, 448] whose last significant bits are 0: one Newton step from an estimate within an ulp rounds correctly
 // unless v's fraction is all ones (Markstein). __frcp_rn would carry a call for the operands that cannot occur.
 NQ_DEVICE float reciprocal(float v) {
@@ -97,6 +115,12 @@ NQ_DEVICE float canonical(float v) { return v != v ? as_float(0x7fffffffu) : v; 
 NQ_DEVICE float add(float a, float b) { return canonical(a + b); }
 NQ_DEVICE float mul(float a, float b) { return canonical(a * b); }
 NQ_DEVICE float fma(float a, float b, float c) { return canonical(std::fma(a, b, c)); }
+NQ_DEVICE void mul_f32x2(float* d, const float* a, const float* b) {
+    for (u32 i = 0; i < 2; ++i) d[i] = mul(a[i], b[i]);
+}
+NQ_DEVICE void fma_f32x2(float* d, const float* a, const float* b, const float* c) {
+    for (u32 i = 0; i < 2; ++i) d[i] = fma(a[i], b[i], c[i]);
+}
 NQ_DEVICE float reciprocal(float v) { return canonical(1.0f / v); }
 
 __extension__ typedef unsigned __int128 u128;

@@ -44,7 +44,7 @@ NQ_DEVICE void rmsnorm_fp4(const Config& config, const Block& block, const Param
         const u32 i = held ? piece : 0;
         if (!held) load(i, element, exists);
         NQ_UNROLL
-        for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config.dtype, x[i] + 4 * v);
+        for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config, x[i] + 4 * v);
         if (config.hold_products) weigh_into(i, x[i], element, exists);
     });
     float* sums = block.warp_sums() + row_of_block * (config.threads_per_row / 32);

@@ -6,7 +6,7 @@
 //   threads_per_row, rows_per_block, load_bytes                       the plan
 //   cluster                                                           blocks that share a row and its sum; 1: none
 //   row_groups, row_buffers                                           the staged form: the most a block may have; buffers of each
-//   fp4_path, native_e4m3, copy_to_cta                                the target
+//   fp4_path, native_e4m3, packed_f32, copy_to_cta                    the target
 //   hold_products                                                     the weighted values stay in registers, not the packed row
 //   kElements                                                         of a piece: 16, or 8 where 8*T0 threads share a row
 //   kVector                                                           the split form: elements that a thread quantizes, 8 or 16
@@ -24,16 +24,30 @@
 
 namespace normquant {
 
-// The two accumulators of one lane of the summation tree.
-struct Lane {
-    float even = 0.0f, odd = 0.0f;
+// d = a * b and d = a * b + c of two values, side by side in all operands.
+template <class Config>
+NQ_DEVICE void mul_pair(const Config& config, float* d, const float* a, const float* b) {
+    if (config.packed_f32) return mul_f32x2(d, a, b);
+    d[0] = mul(a[0], b[0]);
+    d[1] = mul(a[1], b[1]);
+}
+template <class Config>
+NQ_DEVICE void fma_pair(const Config& config, float* d, const float* a, const float* b, const float* c) {
+    if (config.packed_f32) return fma_f32x2(d, a, b, c);
+    d[0] = fma(a[0], b[0], c[0]);
+    d[1] = fma(a[1], b[1], c[1]);
+}
 
-    NQ_DEVICE void accumulate(u32 dtype, const u32* vector) {  // 8 elements
+// The two accumulators of one lane of the summation tree: of its even and of its odd elements.
+struct Lane {
+    float sums[2] = {};
+
+    template <class Config>
+    NQ_DEVICE void accumulate(const Config& config, const u32* vector) {  // 8 elements
         NQ_UNROLL
         for (u32 i = 0; i < 8; i += 2) {
-            const float a = unpack(dtype, vector, i), b = unpack(dtype, vector, i + 1);
-            even = fma(a, a, even);
-            odd = fma(b, b, odd);
+            const float v[2] = {unpack(config.dtype, vector, i), unpack(config.dtype, vector, i + 1)};
+            fma_pair(config, sums, v, v, sums);
         }
     }
 };
@@ -117,20 +131,34 @@ NQ_DEVICE float weight_of(const Config& config, const u32* w, u32 e) {
     return config.weight_dtype == kFp32 ? as_float(w[e]) : unpack(config.weight_dtype, w, e);
 }
 
+// Of kCount values, NaN if one is. By threes: some targets have the maximum of three as one instruction.
+template <u32 kCount>
+NQ_DEVICE float max_magnitude(const float* v) {
+    if constexpr (kCount == 1) {
+        return abs(v[0]);
+    } else if constexpr (kCount == 2) {
+        return max_nan(abs(v[0]), abs(v[1]));
+    } else {
+        constexpr u32 kThrees = kCount / 3, kLeft = kThrees + kCount % 3;
+        float m[kLeft];
+        NQ_UNROLL
+        for (u32 i = 0; i < kLeft; ++i) {
+            m[i] = i < kThrees ? max_nan(max_nan(abs(v[3 * i]), abs(v[3 * i + 1])), abs(v[3 * i + 2])) : v[2 * kThrees + i];
+        }
+        return max_magnitude<kLeft>(m);
+    }
+}
+
 // p[e] = v[e] * W[e]; returns the largest magnitude, NaN if one is.
 template <u32 kElements, class Config>
 NQ_DEVICE float weigh(const Config& config, float* p, const u32* x, const u32* w) {
     NQ_UNROLL
-    for (u32 e = 0; e < kElements; ++e) p[e] = mul(unpack(config.dtype, x, e), weight_of(config, w, e));
-    float m[kElements / 2];
-    NQ_UNROLL
-    for (u32 e = 0; e < kElements / 2; ++e) m[e] = max_nan(abs(p[e]), abs(p[e + kElements / 2]));
-    NQ_UNROLL
-    for (u32 n = kElements / 4; n > 0; n /= 2) {
-        NQ_UNROLL
-        for (u32 e = 0; e < n; ++e) m[e] = max_nan(m[e], m[e + n]);
+    for (u32 e = 0; e < kElements; e += 2) {
+        const float v[2] = {unpack(config.dtype, x, e), unpack(config.dtype, x, e + 1)};
+        const float factor[2] = {weight_of(config, w, e), weight_of(config, w, e + 1)};
+        mul_pair(config, p + e, v, factor);
     }
-    return m[0];
+    return max_magnitude<kElements>(p);
 }
 
 // The same of the block that a piece of the walk belongs to.
@@ -179,8 +207,9 @@ NQ_DEVICE void find_scales(const Config& config, const RowOutput& row, const flo
 template <u32 kElements, class Config>
 NQ_DEVICE void write_codes(const Config& config, const RowOutput& row, const float* p, float k, u32 element, bool exists) {
     float q[kElements];
+    const float k_twice[2] = {k, k};
     NQ_UNROLL
-    for (u32 e = 0; e < kElements; ++e) q[e] = mul(p[e], k);
+    for (u32 e = 0; e < kElements; e += 2) mul_pair(config, q + e, p + e, k_twice);
     const u32 codes = e2m1x8(config, q), more_codes = kElements == 16 ? e2m1x8(config, q + kElements - 8) : 0;
     if (!exists) return;
     if (kElements == 16) {
@@ -218,7 +247,7 @@ NQ_DEVICE float lane_sum(const Config& config, const Lane* lanes) {
     const u32 lane_count = Walk<Config>::slots(config) * (Config::kElements / 8);  // 8, 4, 2 or 1
     float sums[8];
     NQ_UNROLL
-    for (u32 i = 0; i < 8; ++i) sums[i] = i < lane_count ? add(lanes[i < lane_count ? i : 0].even, lanes[i < lane_count ? i : 0].odd) : 0.0f;
+    for (u32 i = 0; i < 8; ++i) sums[i] = i < lane_count ? add(lanes[i < lane_count ? i : 0].sums[0], lanes[i < lane_count ? i : 0].sums[1]) : 0.0f;
     NQ_UNROLL
     for (u32 i = 0; i < 4; ++i) sums[i] = lane_count == 8 ? add(sums[2 * i], sums[2 * i + 1]) : sums[i];
     NQ_UNROLL

@@ -44,7 +44,7 @@ NQ_DEVICE void rmsnorm_fp4_split(const Config& config, const Block& block, const
         const u32 i = held ? piece : 0;
         if (!held) load_x<kElements>(config, summed[i], x_row, e, there);
         NQ_UNROLL
-        for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config.dtype, summed[i] + 4 * v);
+        for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config, summed[i] + 4 * v);
     });
     float p[1][kVector], largest = weigh<kVector>(config, p[0], x, w);
     NQ_UNROLL

@@ -110,7 +110,7 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
             NQ_UNROLL
             for (u32 c = 0; c < chunks; ++c) load_shared_128(w + 4 * c, weight_at(piece, c));
             NQ_UNROLL
-            for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config.dtype, x + 4 * v);
+            for (u32 v = 0; v < kElements / 8; ++v) lanes[slot * (kElements / 8) + v].accumulate(config, x + 4 * v);
             largest[piece] = weigh_piece(config, block, p[piece], x, w);
         });
         const auto group_barrier = [&] { block.barrier(group + 1, members); };

@@ -55,7 +55,7 @@ struct Config {{
     static constexpr u32 threads_per_row = {threads}, rows_per_block = {rows}, load_bytes = {load}, cluster = {cluster};
     static constexpr u32 row_groups = {groups}, row_buffers = {buffers};
     static constexpr u32 fp4_path = {path};
-    static constexpr bool native_e4m3 = {native_e4m3}, copy_to_cta = {copy_to_cta}, hold_products = {products_held};
+    static constexpr bool native_e4m3 = {native_e4m3}, packed_f32 = {packed_f32}, copy_to_cta = {copy_to_cta}, hold_products = {products_held};
     static constexpr u32 kElements = {elements}, kVector = {vector}, kPieces = {pieces}, kProducts = {products}, kLanes = {lanes}, kTurnUnroll = {unroll};
 }};
 // The host planned with these; both sides compute them from the same header.
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("format", static_cast<std::uint32_t>(problem.scale_format)),
         fmt::arg("swizzled", problem.scale_layout == ScaleLayout::swizzled), fmt::arg("threads", threads),
         fmt::arg("load", plan.load_bytes), fmt::arg("path", static_cast<std::uint32_t>(path)),
-        fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("elements", elements),
+        fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("packed_f32", feature.packed_f32), fmt::arg("elements", elements),
         fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products),
         fmt::arg("rows", plan.rows_per_block()), fmt::arg("cluster", plan.cluster), fmt::arg("groups", plan.row_groups),
         fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("vector", plan.vector),

@@ -30,11 +30,11 @@ std::uint32_t staged_bytes(const Problem& problem, const Plan& plan) {
 }
 
 // The staged form with as many rows at a time as registers and shared memory allow; row_groups is 0 if that is none.
-Plan staged_plan(const Problem& problem, std::uint32_t threads, std::uint32_t shared_limit) {
+Plan staged_plan(const Problem& problem, const ArchFeatures& feature, std::uint32_t threads, std::uint32_t shared_limit) {
     Plan plan{.variant = Variant::throughput, .form = Form::staged, .threads_per_row = threads};
     const std::uint32_t hidden = problem.hidden, members = normquant::group_threads(threads);
     if (shared_limit == 0 || normquant::half_granules(hidden, threads) || normquant::granules_per_thread(hidden, threads) > 7) return plan;
-    std::uint32_t most = std::min(kRegisters / normquant::staged_registers(hidden, threads, problem.block_size), 1024u) / members;
+    std::uint32_t most = std::min(kRegisters / normquant::staged_registers(hidden, threads, problem.block_size, feature.packed_f32), 1024u) / members;
     if (members > 32) most = std::min(most, kNamedBarriers);
     // A second buffer pays where a group has no other warps, or the block no other groups, to fill its pauses.
     const auto fit = [&](std::uint32_t buffers) {
@@ -51,14 +51,17 @@ Plan staged_plan(const Problem& problem, std::uint32_t threads, std::uint32_t sh
     return plan;
 }
 
-// Where it was found to be faster: rows of half a warp or more, with at least 12 warps an SM.
-std::vector<Plan> preferred_staged(const Problem& problem, std::uint32_t tree_threads, std::uint32_t shared_limit) {
+// Where it was found to be faster: rows of half a warp or more, with at least 12 warps an SM. Packed arithmetic leaves issue slots:
+// there 20 are preferred.
+std::vector<Plan> preferred_staged(const Problem& problem, const ArchFeatures& feature, std::uint32_t tree_threads, std::uint32_t shared_limit) {
     if (tree_threads < 8) return {};
-    for (const std::uint32_t threads : {tree_threads, 2 * tree_threads}) {
-        if (threads < 16 || (tree_threads < 32 && threads == tree_threads)) continue;
-        if (!normquant::threads_per_row_valid(problem.hidden, threads)) continue;
-        const Plan plan = staged_plan(problem, threads, shared_limit);
-        if (plan.row_groups != 0 && plan.block_threads >= 12 * 32) return {plan};
+    for (const std::uint32_t warps : {feature.packed_f32 ? 20u : 12u, 12u}) {
+        for (const std::uint32_t threads : {tree_threads, 2 * tree_threads}) {
+            if (threads < 16 || (tree_threads < 32 && threads == tree_threads)) continue;
+            if (!normquant::threads_per_row_valid(problem.hidden, threads)) continue;
+            const Plan plan = staged_plan(problem, feature, threads, shared_limit);
+            if (plan.row_groups != 0 && plan.block_threads >= warps * 32) return {plan};
+        }
     }
     return {};
 }
@@ -146,7 +149,7 @@ std::vector<Plan> plans_for(const Problem& problem, const Arch& arch, const Plan
     std::uint32_t latency = std::max(throughput, largest_valid(hidden, 256));
     if (latency > 32 && latency > throughput && normquant::half_granules(hidden, latency)) latency /= 2;
 
-    std::vector<Plan> plans = preferred_staged(problem, normquant::tree_threads(hidden), limited(features(arch).staged_bytes, limits.shared_limit));
+    std::vector<Plan> plans = preferred_staged(problem, features(arch), normquant::tree_threads(hidden), limited(features(arch).staged_bytes, limits.shared_limit));
     const bool staged = !plans.empty();
     if (!staged) plans.push_back(plain_plan(Variant::throughput, throughput, kSharedBlock, 16));
     plans.push_back(plain_plan(Variant::latency, latency, 32, 16));
@@ -170,7 +173,7 @@ Result<Plan> plan_of(const Problem& problem, const Arch& arch, const PlanOverrid
     };
     switch (override.variant) {
         case Variant::throughput:
-            if (const Plan staged = staged_plan(problem, threads, limited(features(arch).staged_bytes, override.shared_limit)); staged.row_groups != 0)
+            if (const Plan staged = staged_plan(problem, features(arch), threads, limited(features(arch).staged_bytes, override.shared_limit)); staged.row_groups != 0)
                 return staged;
             return plain_plan(Variant::throughput, threads, kSharedBlock, 16);
         case Variant::latency: return plain_plan(Variant::latency, threads, 32, 16);

@@ -20,23 +20,24 @@ struct ArchRow {
     bool e4m3_convert;
     bool u16x2_min;
     bool loads_256;
+    bool packed_f32;
 
     int number() const { return major * 10 + minor; }
 };
 
 // Families are listed, not derived from the major number: NVIDIA may add a 10.x that sm_100f does not cover.
 constexpr std::array<ArchRow, 11> kArchs = {{
-    {8, 0, {12, 4}, false, kNoFamily, false, false, false},
-    {8, 6, {12, 4}, false, kNoFamily, false, false, false},
-    {8, 7, {12, 4}, false, kNoFamily, false, false, false},
-    {8, 8, {13, 0}, false, kNoFamily, false, false, false},
-    {8, 9, {12, 4}, false, kNoFamily, true, false, false},
-    {9, 0, {12, 4}, true, kNoFamily, true, true, false},
-    {10, 0, {12, 8}, true, 0, true, true, true},
-    {10, 3, {12, 9}, true, 0, true, true, true},
-    {11, 0, {13, 0}, true, 0, true, true, true},
-    {12, 0, {12, 8}, true, 0, true, true, true},
-    {12, 1, {12, 9}, true, 0, true, true, true},
+    {8, 0, {12, 4}, false, kNoFamily, false, false, false, false},
+    {8, 6, {12, 4}, false, kNoFamily, false, false, false, false},
+    {8, 7, {12, 4}, false, kNoFamily, false, false, false, false},
+    {8, 8, {13, 0}, false, kNoFamily, false, false, false, false},
+    {8, 9, {12, 4}, false, kNoFamily, true, false, false, false},
+    {9, 0, {12, 4}, true, kNoFamily, true, true, false, false},
+    {10, 0, {12, 8}, true, 0, true, true, true, true},
+    {10, 3, {12, 9}, true, 0, true, true, true, true},
+    {11, 0, {13, 0}, true, 0, true, true, true, false},
+    {12, 0, {12, 8}, true, 0, true, true, true, false},
+    {12, 1, {12, 9}, true, 0, true, true, true, false},
 }};
 constexpr NvrtcVersion kFamilyTargetsSince{12, 9};
 constexpr NvrtcVersion kNewestKnown{13, 0};
@@ -81,6 +82,7 @@ ArchFeatures features(const Arch& arch) {
             .e4m3_convert = row->e4m3_convert,
             .u16x2_min = row->u16x2_min,
             .loads_256 = row->loads_256,
+            .packed_f32 = row->packed_f32,
             .staged_bytes = arch.major < 9 ? 0u : arch.major < 12 ? 227u << 10 : 99u << 10,
             .copy_to_cta = arch.major >= 10,
             .cluster_blocks = arch.major < 9 ? 1u : 16u};

@@ -40,6 +40,7 @@ struct ArchFeatures {
     bool e4m3_convert = false;    // cvt.rn.satfinite.e4m3x2.f32
     bool u16x2_min = false;       // min.u16x2, which makes the packed bf16x2 conversion cheap
     bool loads_256 = false;       // ld.global.v8.b32
+    bool packed_f32 = false;      // mul.rn.f32x2 and fma.rn.f32x2, each one instruction
     std::uint32_t staged_bytes = 0;  // shared memory that a block may have where there are bulk copies, sm_90 and later; else 0
     bool copy_to_cta = false;        // cp.async.bulk names the block's own shared memory as such
     std::uint32_t cluster_blocks = 1;  // that a cluster may have; whether a device has room for one is its driver's answer

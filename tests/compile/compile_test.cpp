@@ -1,5 +1,5 @@
 // What NVRTC makes of the generated units: no warnings, no spills, the entry, and the instructions that each target should have.
-#include "cuda/nvrtc.h"
+#include "compile/find_nvrtc.h"
 #include "jit/compile.h"
 #include "jit/cubin_info.h"
 #include "jit/embedded.h"
@@ -20,30 +20,9 @@
 
 using namespace nq;
 using nq::test::every_problem;
+using nq::test::nvrtc;
 
 namespace {
-
-NvrtcSearch search() {
-    const auto environment = read_environment();
-    if (!environment) throw std::runtime_error(environment.error().message);
-    NvrtcSearch search;
-    search.path = environment->nvrtc.value_or("");
-    search.cuda_homes = environment->cuda_homes;
-    search.python_environments = environment->python_environments;
-    return search;
-}
-
-// Skips where there is none at all: one that is there but cannot be used is a failure, and so is one that is named.
-const Nvrtc& nvrtc() {
-    static const auto loaded = [] {
-        auto result = load_nvrtc(search());
-        if (result) return *result;
-        if (!search().path.empty() || locate_nvrtc(search())) throw std::runtime_error(result.error().message);
-        std::printf("skipped: %s\n", result.error().message.c_str());
-        std::exit(77);
-    }();
-    return *loaded;
-}
 
 // Every target that this NVRTC can be asked for, with suffixes.
 std::vector<Arch> targets() {
@@ -81,6 +60,9 @@ std::string judge(const Specialization& unit) {
     if (has("cvt.rn.satfinite.e2m1x2.f32") != features(unit.arch).fp4_convert) return "wrong FP4 conversion";
     if (has("cvt.rn.satfinite.e4m3x2.f32") != (features(unit.arch).e4m3_convert && unit.problem.scale_format == ScaleFormat::e4m3)) {
         return "wrong E4M3 conversion";
+    }
+    for (const char* packed : {"mul.rn.f32x2", "fma.rn.f32x2"}) {
+        if (has(packed) != features(unit.arch).packed_f32) return std::string("where it should not be, or not where it should: ") + packed;
     }
     if (has("ld.global.nc.v8.b32") != (unit.plan.load_bytes == 32)) return "256-bit loads where there should be none, or none";
     if (has("ld.global.nc.v4.b32") != (unit.plan.load_bytes == 16)) return "128-bit loads where there should be none, or none";

@@ -23,7 +23,7 @@ struct EmulatedConfig {
     normquant::u32 hidden, dtype, weight_dtype, block_size, scale_format;
     bool swizzled;
     normquant::u32 threads_per_row, rows_per_block, load_bytes, cluster, row_groups, row_buffers, fp4_path;
-    bool native_e4m3, copy_to_cta, hold_products;
+    bool native_e4m3, packed_f32, copy_to_cta, hold_products;
     static constexpr normquant::u32 kElements = kElementsOfPiece, kPieces = kMostPieces, kProducts = kMostPieces, kLanes = 8;
     static constexpr normquant::u32 kVector = kElementsOfVector;
 };
@@ -68,6 +68,7 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
                            .row_buffers = plan.row_buffers,
                            .fp4_path = target.fp4_path,
                            .native_e4m3 = target.native_e4m3,
+                           .packed_f32 = target.packed_f32,
                            .copy_to_cta = false,
                            .hold_products = products};
     const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;

@@ -14,6 +14,7 @@ namespace nq::test {
 struct EmulatedTarget {
     normquant::Fp4Path fp4_path = normquant::kFp4Packed;
     bool native_e4m3 = true;
+    bool packed_f32 = false;
 };
 
 // Row gaps that a launch may have: elements of x and bytes of FP4 between the rows' ends and the next rows.

@@ -13,7 +13,7 @@ using namespace nq::test;
 
 namespace {
 
-constexpr EmulatedTarget kTargets[] = {{normquant::kFp4Native, true}, {normquant::kFp4Packed, true}, {normquant::kFp4Scalar, false}};
+constexpr EmulatedTarget kTargets[] = {{normquant::kFp4Native, true, true}, {normquant::kFp4Packed, true}, {normquant::kFp4Scalar, false}};
 
 std::vector<std::uint32_t> thread_counts(std::uint32_t hidden) {
     std::vector<std::uint32_t> counts;

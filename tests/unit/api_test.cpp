@@ -147,8 +147,8 @@ TEST_CASE("supported problems and plans") {
     CHECK(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT_32B, 0, &plan) == NQ_ERR_UNSUPPORTED_PROBLEM);
     REQUIRE(nq_plan_query(&problem, "sm_100f", NQ_VARIANT_THROUGHPUT, 0, &plan) == NQ_OK);
     CHECK(plan.tree_threads == 64);
-    CHECK(plan.rows_per_block == 6);
-    CHECK(plan.block_threads == 384);
+    CHECK(plan.rows_per_block == 5);
+    CHECK(plan.block_threads == 640);
     CHECK(plan.row_buffers == 1);
     CHECK(plan.blocks_per_row == 1);
     REQUIRE(nq_plan_query(&problem, "sm_90", NQ_VARIANT_SPLIT, 0, &plan) == NQ_OK);

@@ -62,6 +62,7 @@ TEST_CASE("features of every target") {
         CHECK(f.e4m3_convert == (blackwell || number == 89 || number == 90));
         CHECK(f.u16x2_min == (blackwell || number == 90));
         CHECK(f.loads_256 == blackwell);
+        CHECK(f.packed_f32 == (number == 100 || number == 103));
     }
 }
 
