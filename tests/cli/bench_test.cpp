@@ -115,6 +115,19 @@ TEST_CASE("--threads adds plan overrides to what is chosen") {
             "--threads '512' does not go with a row length of 2048: choose all, or one of 32, 64, 128, 256");
     refused({"--threads", "many"}, "--threads 'many' is not accepted");
     refused({"--threads", "0"}, "--threads '0' is not accepted");
+    const auto figure = [](std::vector<std::string> options) {
+        std::vector<std::string> arguments = {"--shape", "2048x1", "--layout", "linear", "--threads", "128", "--part", "kernels"};
+        arguments.insert(arguments.end(), options.begin(), options.end());
+        return figures(arguments)["kernels"][1];
+    };
+    CHECK(figure({"--variant", "split"})["grid"] == nlohmann::json({1, 2, 1}));
+    CHECK(figure({"--variant", "split"})["variant"] == "split");
+    CHECK(figure({"--variant", "latency"})["block_threads"] == 128);
+    CHECK(figure({"--cluster", "4"})["block_threads"] == 32);
+    CHECK(figure({"--cluster", "4"})["grid"] == nlohmann::json({1, 4, 1}));
+    refused({"--variant", "fast"}, "--variant 'fast' is not accepted: choose one of throughput, latency, split");
+    refused({"--shape", "2048x1", "--cluster", "2"}, "--variant and --cluster say more of --threads, which is missing");
+    refused({"--shape", "2048x1", "--threads", "128", "--cluster", "3"}, "cluster_size is 3");
 }
 
 TEST_CASE("the host's costs: a compile lies within its prepare, and the environment does not interfere") {

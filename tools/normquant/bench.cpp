@@ -50,6 +50,8 @@ struct BenchOptions {
     std::string block, scale;
     std::string inputs;
     std::string threads;
+    std::string variant = "throughput";
+    std::string cluster = "1";
     std::string replays = "31";
     std::string part = "all";
     std::string cache_dir;
@@ -105,6 +107,20 @@ Result<std::vector<std::uint32_t>> parse_threads(const std::string& text, std::u
                                    hidden, valid));
 }
 
+struct NamedVariant {
+    const char* name;
+    std::uint32_t value;
+};
+constexpr NamedVariant kOverridable[] = {
+    {"throughput", NQ_VARIANT_THROUGHPUT}, {"latency", NQ_VARIANT_LATENCY}, {"split", NQ_VARIANT_SPLIT}};
+
+Result<std::uint32_t> parse_variant(const std::string& text) {
+    for (const NamedVariant& variant : kOverridable) {
+        if (text == variant.name) return variant.value;
+    }
+    return usage_error(fmt::format("--variant '{}' is not accepted: choose one of throughput, latency, split", text));
+}
+
 Result<nq_problem> parse_problem(const BenchOptions& options) {
     nq_problem problem = NQ_PROBLEM_INIT;
     const auto format = parse_format(options.format, options.block, options.scale);
@@ -128,6 +144,12 @@ Result<std::vector<ShapeQuery>> parse_queries(const BenchOptions& options) {
     if (!layouts) return layouts.error();
     const auto replays = parse_count("--replays", options.replays, 1, 10000);
     if (!replays) return replays.error();
+    const auto variant = parse_variant(options.variant);
+    if (!variant) return variant.error();
+    const auto cluster = parse_count("--cluster", options.cluster, 1, 16);
+    if (!cluster) return cluster.error();
+    if (options.threads.empty() && (*cluster != 1 || *variant != NQ_VARIANT_THROUGHPUT))
+        return usage_error("--variant and --cluster say more of --threads, which is missing");
     if (options.inputs != "" && options.inputs != "memory" && options.inputs != "l2")
         return usage_error(fmt::format("--inputs '{}' is not accepted: choose one of memory, l2", options.inputs));
     std::vector<ShapeQuery> queries;
@@ -137,6 +159,8 @@ Result<std::vector<ShapeQuery>> parse_queries(const BenchOptions& options) {
         auto threads = parse_threads(options.threads, query->problem.hidden);
         if (!threads) return threads.error();
         query->threads = std::move(*threads);
+        query->variant = *variant;
+        query->cluster = static_cast<std::uint32_t>(*cluster);
         query->layouts = *layouts;
         query->replays = *replays;
         const bool decode = options.inputs.empty() ? query->rows <= kMostRowsInL2 : options.inputs == "l2";
@@ -155,6 +179,7 @@ Json to_json(const ShapeQuery& query, const ShapeTimes& times, const Candidate& 
             {"layout", layout_name(candidate.layout)},
             {"inputs", name(query.inputs)},
             {"threads", candidate.threads == 0 ? Json(nullptr) : Json(candidate.threads)},
+            {"variant", candidate.threads == 0 ? Json(nullptr) : Json(kOverridable[query.variant == NQ_VARIANT_SPLIT ? 2 : query.variant].name)},
             {"us", to_json(candidate.microseconds)},
             {"bytes", times.bytes},
             {"gb_per_s", static_cast<double>(times.bytes) / time * 1e-3},
@@ -377,6 +402,8 @@ Command add_bench(CLI::App& parent) {
                     "memory or l2: where launches find their rows (default: l2 up to 64 rows)");
     app->add_option("--threads", options->threads,
                     "all, or threads a row: plan overrides to time beside the plan that is chosen");
+    app->add_option("--variant", options->variant, "throughput, latency, split: of the plan overrides")->capture_default_str();
+    app->add_option("--cluster", options->cluster, "Blocks of a cluster that share a row, in the plan overrides")->capture_default_str();
     app->add_option("--replays", options->replays, "Rounds, 1 to 10000")->capture_default_str();
     app->add_option("--part", options->part, "all, kernels, host: what to time")->capture_default_str();
     app->add_flag("--csv", options->csv, "Print the kernels' figures as CSV; leaves the host's costs out");

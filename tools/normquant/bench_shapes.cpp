@@ -147,6 +147,10 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
         nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
         options.stream = device.stream();
         options.threads_per_row = candidate.threads;
+        if (candidate.threads != 0) {
+            options.variant = query.variant;
+            options.cluster_size = query.cluster;
+        }
         nq_kernel* kernel = nullptr;
         if (const Outcome prepared = check(nq_prepare(context, &asked, &options, &kernel)); !prepared)
             return prepared.error();

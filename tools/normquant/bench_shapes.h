@@ -29,6 +29,7 @@ struct ShapeQuery {
     InputsFrom inputs = InputsFrom::memory;
     std::vector<std::uint32_t> layouts;
     std::vector<std::uint32_t> threads;  // a row; 0 for what normquant chooses
+    std::uint32_t variant = NQ_VARIANT_THROUGHPUT, cluster = 0;  // of the others
     unsigned replays = 0;
 };
 
