@@ -145,8 +145,8 @@ std::vector<Plan> plans_for(const Problem& problem, const Arch& arch, const Plan
     std::uint32_t throughput = least;
     while (!normquant::row_in_registers(hidden, throughput) && throughput < 512) throughput *= 2;
     if (least < 32 && normquant::threads_per_row_valid(hidden, 2 * least)) throughput = 2 * least;
-    // Latency: more, up to where a wider barrier costs more than it saves.
-    std::uint32_t latency = std::max(throughput, largest_valid(hidden, 256));
+    // Latency: up to four warps, which hold the row, each thread with whole granules: wider barriers cost more than they save.
+    std::uint32_t latency = std::max(throughput, largest_valid(hidden, 128));
     if (latency > 32 && latency > throughput && normquant::half_granules(hidden, latency)) latency /= 2;
 
     std::vector<Plan> plans = preferred_staged(problem, features(arch), normquant::tree_threads(hidden), limited(features(arch).staged_bytes, limits.shared_limit));

@@ -5,10 +5,10 @@
 
 namespace nq {
 
-// Measured by `normquant bench --threads all` over rows from 1 to 16 a multiprocessor; in blocks or rows a multiprocessor.
+// Measured by `normquant bench --threads N --variant latency` and `--variant split`, over rows from 1 to 16 a multiprocessor; in blocks or rows a multiprocessor.
 struct Crossovers {
     std::int64_t split_blocks_times_2 = 5;  // up to 2.5: more blocks read their rows from L2 more often than there are multiprocessors to do it
-    std::int64_t latency_rows = 2;          // up to here the device is not full, and more threads a row shorten the launch
+    std::int64_t latency_rows = 6;          // up to here blocks that stay on their multiprocessor have too few rows to overlap
 };
 constexpr Crossovers kCrossovers;
 

@@ -97,11 +97,10 @@ Outcome check_cluster(const Driver& driver, CUkernel kernel, const Plan& plan, c
     Launch launch(shape, plan, nullptr);
     if (result == CUDA_SUCCESS)
         result = driver.cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel), launch.config());
-    if (result == CUDA_SUCCESS && clusters > 0) return Unit{};
-    Error error = driver.error(result, fmt::format("a cluster of {} blocks of {} threads has no room on device {}", plan.cluster,
-                                                   plan.block_threads, device.ordinal));
-    error.status = NQ_ERR_UNSUPPORTED_DEVICE;
-    return error;
+    const std::string what = fmt::format("a cluster of {} blocks of {} threads", plan.cluster, plan.block_threads);
+    if (result != CUDA_SUCCESS) return driver.error(result, fmt::format("the room for {} on device {}", what, device.ordinal));
+    if (clusters > 0) return Unit{};
+    return Error{NQ_ERR_UNSUPPORTED_DEVICE, fmt::format("device {} has no room for {}; take fewer blocks or threads", device.ordinal, what), {}};
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ TEST_CASE("the host's costs: a compile lies within its prepare, and the environm
     const auto json = figures({"--shape", "2048x1", "--part", "host"}, {"TMPDIR=" + d.path(), "NORMQUANT_JIT=off"});
     CHECK_FALSE(json.contains("kernels"));
     const auto& host = json["host"];
-    CHECK(host["variants"] == 2);
+    CHECK(host["variants"] == 3);
     for (const char* pair : {"cold_one_to_compile", "cold_all_to_slowest_compile"}) CHECK(host[pair].get<double>() > 1);
     for (const char* cost : {"cold_one_us", "cold_one_compile_us", "cold_all_us", "slowest_compile_us", "warm_us",
                              "memory_us", "launch_us", "raw_us", "raw_kernel_us"}) {

@@ -247,6 +247,11 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p
     return CUDA_SUCCESS;
 }
 
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
+    *clusters = 1;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
     if (capturing == nullptr) return CUDA_SUCCESS;
     auto* kernel = reinterpret_cast<Kernel*>(function);
@@ -327,6 +332,7 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         {"cuGraphGetNodes", reinterpret_cast<void*>(&cuGraphGetNodes)},
         {"cuGraphKernelNodeGetParams", reinterpret_cast<void*>(&cuGraphKernelNodeGetParams)},
         {"cuLaunchKernelEx", reinterpret_cast<void*>(&cuLaunchKernelEx)},
+        {"cuOccupancyMaxActiveClusters", reinterpret_cast<void*>(&cuOccupancyMaxActiveClusters)},
         {"cuLibraryLoadData", reinterpret_cast<void*>(&cuLibraryLoadData)},
         {"cuLibraryGetKernel", reinterpret_cast<void*>(&cuLibraryGetKernel)},
         {"cuKernelGetFunction", reinterpret_cast<void*>(&cuKernelGetFunction)},

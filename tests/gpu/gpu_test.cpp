@@ -51,18 +51,21 @@ void ok(nq_status status) {
     REQUIRE(status == NQ_OK);
 }
 
-nq_kernel* prepare(const Problem& problem, std::uint32_t threads_per_row = 0) {
+nq_kernel* prepare(const Problem& problem, const PlanOverride& plan = {}) {
     (void)gpu();  // a test run alone makes the context current here
     nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
-    options.threads_per_row = threads_per_row;
+    options.threads_per_row = plan.threads_per_row;
+    options.variant = static_cast<std::uint32_t>(plan.variant);
+    options.cluster_size = plan.cluster;
+    options.max_shared_bytes = plan.shared_limit;
     nq_kernel* kernel = nullptr;
     const nq_problem c = problem_to_c(problem);
     ok(nq_prepare(context(), &c, &options, &kernel));
     return kernel;
 }
 
-Outputs run_device(const Problem& problem, const Inputs& inputs, std::uint32_t threads_per_row = 0, std::size_t offset = 0) {
-    const nq_kernel* kernel = prepare(problem, threads_per_row);
+Outputs run_device(const Problem& problem, const Inputs& inputs, const PlanOverride& plan = {}, std::size_t offset = 0) {
+    const nq_kernel* kernel = prepare(problem, plan);
     const DeviceBuffer x(gpu(), inputs.x.size(), offset), weight(gpu(), inputs.weight);
     x.upload(inputs.x);
     const DeviceBuffer fp4(gpu(), fp4_bytes(problem, inputs.rows)), scales(gpu(), scale_bytes(problem, inputs.rows));
@@ -91,10 +94,11 @@ Outputs run_device(const Problem& problem, const Inputs& inputs, std::uint32_t t
     return out;
 }
 
-void same_as_reference(const Problem& problem, const Inputs& inputs, std::uint32_t threads_per_row = 0, std::size_t offset = 0) {
-    INFO(canonical_text(problem) << " rows " << inputs.rows << " threads " << threads_per_row << " offset " << offset);
+void same_as_reference(const Problem& problem, const Inputs& inputs, const PlanOverride& plan = {}, std::size_t offset = 0) {
+    INFO(canonical_text(problem) << " rows " << inputs.rows << " threads " << plan.threads_per_row << " " << name(plan.variant) << " cluster "
+                                 << plan.cluster << " shared " << plan.shared_limit << " offset " << offset);
     const Outputs expected = run_reference(problem, inputs, 0);
-    const Outputs got = run_device(problem, inputs, threads_per_row, offset);
+    const Outputs got = run_device(problem, inputs, plan, offset);
     REQUIRE(got.fp4 == expected.fp4);
     REQUIRE(got.scales == expected.scales);
 }
@@ -201,8 +205,29 @@ TEST_CASE("every thread count gives the same bytes") {
             if (problem.dtype == DType::fp16 || problem.weight_dtype == DType::fp32) continue;
             const Inputs inputs = random_inputs(problem, 67, Distribution::outliers, hidden);
             for (std::uint32_t n = 1; n <= 1024; n *= 2) {
-                if (normquant::threads_per_row_valid(hidden, n)) same_as_reference(problem, inputs, n);
+                if (normquant::threads_per_row_valid(hidden, n)) same_as_reference(problem, inputs, {.threads_per_row = n});
             }
+        }
+    }
+}
+
+TEST_CASE("every form gives the same bytes: few rows, many rows, clusters, less shared memory") {
+    for (const std::uint32_t hidden : {2880u, 7168u, 65552u}) {
+        for (const bool nv : {true, false}) {
+            const Problem problem = make_problem(hidden, DType::bf16, DType::bf16, nv ? 16 : 32, nv ? ScaleFormat::e4m3 : ScaleFormat::ue8m0,
+                                                 nv ? ScaleLayout::swizzled : ScaleLayout::linear);
+            if (!kernel_exists(problem)) continue;
+            const Inputs inputs = random_inputs(problem, 300, Distribution::outliers, hidden);
+            std::size_t clusters = 0;
+            for (std::uint32_t n = 64; n <= 1024; n *= 2) {
+                if (!normquant::threads_per_row_valid(hidden, n)) continue;
+                for (const Variant variant : {Variant::latency, Variant::split}) same_as_reference(problem, inputs, {.threads_per_row = n, .variant = variant});
+                same_as_reference(problem, inputs, {.threads_per_row = n, .shared_limit = 99 << 10});
+                if (normquant::threads_per_row_valid(hidden, 2 * n)) continue;
+                for (std::uint32_t cluster = 2; cluster <= 16 && n / cluster >= 32; cluster *= 2, ++clusters)
+                    same_as_reference(problem, inputs, {.threads_per_row = n, .cluster = cluster});
+            }
+            CHECK(clusters >= 3);
         }
     }
 }
@@ -224,8 +249,8 @@ TEST_CASE("a row's bytes are the same alone and in a batch") {
 
 TEST_CASE("inputs that are 16- but not 32-byte aligned") {
     const Problem problem = nvfp4(2880);
-    same_as_reference(problem, random_inputs(problem, 5, Distribution::normal, 1), 0, 16);
-    same_as_reference(problem, random_inputs(problem, 500, Distribution::normal, 2), 0, 16);
+    same_as_reference(problem, random_inputs(problem, 5, Distribution::normal, 1), {}, 16);
+    same_as_reference(problem, random_inputs(problem, 500, Distribution::normal, 2), {}, 16);
 }
 
 TEST_CASE("tensors beyond 2^31 elements") {

@@ -19,6 +19,8 @@ struct DestroyContext {
 };
 using ContextPtr = std::unique_ptr<nq_context, DestroyContext>;
 
+constexpr std::size_t kKernels = 3;  // of make_problem() on sm_90: throughput, latency and split
+
 class Fixture {
 public:
     Fixture();

@@ -49,7 +49,7 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
     const nq_problem problem = make_problem();
     nq_kernel* const kernel = prepare(context.get(), problem);
 
-    CHECK(world.nvrtc.compiles == 2);
+    CHECK(world.nvrtc.compiles == kKernels);
     CHECK(world.nvrtc.live_programs == 0);
     CHECK(world.nvrtc.options == std::vector<std::string>{"--gpu-architecture=sm_90", "--std=c++17", "--fmad=false",
                                                           "--no-cache", "--minimal"});
@@ -57,7 +57,7 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
     CHECK(std::find(headers.begin(), headers.end(), "normquant/rmsnorm_fp4.cuh") != headers.end());
 
     // Every library is loaded at once, in the context, and with captures of other threads left alone.
-    REQUIRE(world.cuda.libraries.size() == 2);
+    REQUIRE(world.cuda.libraries.size() == kKernels);
     for (const FakeLibrary& library : world.cuda.libraries) {
         CHECK(library.loaded_in == world.context);
         CHECK(library.mode == CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -157,8 +157,8 @@ TEST_CASE("threads that prepare the same problem share the work") {
     for (std::thread& thread : threads) thread.join();
     CHECK(kernels[0] != nullptr);
     CHECK(kernels == std::vector<nq_kernel*>(8, kernels[0]));
-    CHECK(world.nvrtc.compiles == 2);
-    CHECK(world.cuda.libraries.size() == 2);
+    CHECK(world.nvrtc.compiles == kKernels);
+    CHECK(world.cuda.libraries.size() == kKernels);
 }
 
 TEST_CASE("a flight is shared while it lasts, and then forgotten") {
@@ -287,19 +287,19 @@ TEST_CASE("an NVRTC that is too old for 32-byte loads makes the variants without
         const ContextPtr context = world.create();
         prepare(context.get(), problem, &options);
         CHECK(world.nvrtc.options.at(0) == "--gpu-architecture=sm_120a");
-        CHECK(world.nvrtc.compiles == 2);
+        CHECK(world.nvrtc.compiles == kKernels);
         CHECK(nq_precompile(context.get(), &problem, 1, archs, 2, 0, nullptr, nullptr) == NQ_OK);
-        CHECK(world.nvrtc.compiles == 4);
+        CHECK(world.nvrtc.compiles == 2 * kKernels);
     }
     nq_context_options off = world.options();
     off.jit = NQ_JIT_OFF;
     const ContextPtr served = world.create(off);
     prepare(served.get(), problem, &options);
-    CHECK(counters_of(served.get()).disk_hits == 2);
+    CHECK(counters_of(served.get()).disk_hits == kKernels);
     world.nvrtc.minor = 9;
     const ContextPtr newer = world.create();
     CHECK(nq_precompile(newer.get(), &problem, 1, archs, 2, 0, nullptr, nullptr) == NQ_OK);
-    CHECK(world.nvrtc.compiles == 6);  // throughput_32b of each, added to what was there
+    CHECK(world.nvrtc.compiles == 2 * (kKernels + 1));  // throughput_32b of each, added to what was there
 }
 
 TEST_CASE("a target that this NVRTC lacks is not tried") {
@@ -343,7 +343,7 @@ TEST_CASE("a failed compile carries the log, and stores nothing") {
         CHECK(nq_prepare(context.get(), &problem, nullptr, &kernel) == NQ_ERR_COMPILE_FAILED);
         CHECK(last_error() == message);
         CHECK(nq_last_error_detail() == log);
-        CHECK(counters_of(context.get()).failed_compiles == 2);
+        CHECK(counters_of(context.get()).failed_compiles == kKernels);
         CHECK(world.nvrtc.compiles == 0);
         // Another kernel is another matter.
         prepare(context.get(), make_problem(7168));
@@ -422,8 +422,8 @@ TEST_CASE("without a usable disk cache, kernels are compiled and used") {
     options.cache_dir = is_file ? file.c_str() : "";
     const ContextPtr context = world.create(options);
     prepare(context.get(), make_problem());
-    CHECK(world.nvrtc.compiles == 2);
-    CHECK(world.cuda.libraries.size() == 2);
+    CHECK(world.nvrtc.compiles == kKernels);
+    CHECK(world.cuda.libraries.size() == kKernels);
 }
 
 TEST_CASE("a forked child is told, and does not touch the driver") {
