@@ -212,11 +212,10 @@ TEST_CASE("every thread count gives the same bytes") {
 }
 
 TEST_CASE("every form gives the same bytes: few rows, many rows, clusters, less shared memory") {
-    for (const std::uint32_t hidden : {2880u, 7168u, 65552u}) {
+    for (const std::uint32_t hidden : {2880u, 7168u, 65568u}) {
         for (const bool nv : {true, false}) {
             const Problem problem = make_problem(hidden, DType::bf16, DType::bf16, nv ? 16 : 32, nv ? ScaleFormat::e4m3 : ScaleFormat::ue8m0,
                                                  nv ? ScaleLayout::swizzled : ScaleLayout::linear);
-            if (!kernel_exists(problem)) continue;
             const Inputs inputs = random_inputs(problem, 300, Distribution::outliers, hidden);
             std::size_t clusters = 0;
             for (std::uint32_t n = 64; n <= 1024; n *= 2) {

@@ -70,7 +70,7 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
         const std::size_t calls = world.cuda.calls.size();
         CHECK(prepare(context.get(), problem) == kernel);
         CHECK(counters_of(context.get()).memory_hits == 1);
-        CHECK(world.nvrtc.compiles == 2);
+        CHECK(world.nvrtc.compiles == kKernels);
         CHECK(std::vector<std::string>(world.cuda.calls.begin() + static_cast<std::ptrdiff_t>(calls),
                                        world.cuda.calls.end()) ==
               std::vector<std::string>{"cuCtxGetCurrent", "cuCtxGetId"});
@@ -80,20 +80,20 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
         const ContextPtr second = world.create();
         prepare(second.get(), problem);
         CHECK(world.nvrtc.opened == 0);
-        CHECK(world.nvrtc.compiles == 2);
-        CHECK(counters_of(second.get()).disk_hits == 2);
+        CHECK(world.nvrtc.compiles == kKernels);
+        CHECK(counters_of(second.get()).disk_hits == kKernels);
         CHECK(counters_of(second.get()).misses == 0);
         CHECK(counters_of(second.get()).compiles == 0);
     }
     SECTION("a damaged entry is set aside and compiled again") {
         const auto files = entries(world.cache_dir);
-        REQUIRE(files.size() == 2);
+        REQUIRE(files.size() == kKernels);
         std::filesystem::resize_file(files[0], std::filesystem::file_size(files[0]) - 1);
         const ContextPtr second = world.create();
         prepare(second.get(), problem);
-        CHECK(world.nvrtc.compiles == 3);
+        CHECK(world.nvrtc.compiles == kKernels + 1);
         CHECK(counters_of(second.get()).bad_entries == 1);
-        CHECK(counters_of(second.get()).disk_hits == 1);
+        CHECK(counters_of(second.get()).disk_hits == kKernels - 1);
     }
     SECTION("another NVRTC compiles its own, and each finds what it made") {
         for (const char* nvrtc : {NORMQUANT_FAKE_NVRTC_12_8, NORMQUANT_FAKE_NVRTC_12_9}) {
@@ -101,16 +101,16 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
             options.nvrtc = nvrtc;
             const ContextPtr other = world.create(options), again = world.create(options);
             prepare(other.get(), problem);
-            CHECK(counters_of(other.get()).compiles == 2);
+            CHECK(counters_of(other.get()).compiles == kKernels);
             prepare(again.get(), problem);
-            CHECK(counters_of(again.get()).disk_hits == 2);
+            CHECK(counters_of(again.get()).disk_hits == kKernels);
             CHECK(counters_of(again.get()).compiles == 0);
         }
-        CHECK(entries(world.cache_dir).size() == 6);
+        CHECK(entries(world.cache_dir).size() == 3 * kKernels);
         const ContextPtr first = world.create();
         prepare(first.get(), problem);
-        CHECK(counters_of(first.get()).disk_hits == 2);
-        CHECK(world.nvrtc.compiles == 2);
+        CHECK(counters_of(first.get()).disk_hits == kKernels);
+        CHECK(world.nvrtc.compiles == kKernels);
     }
     SECTION("with JIT off the cache serves, whatever made it, and NVRTC is not looked for") {
         nq_context_options options = world.options();
@@ -118,14 +118,14 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
         options.nvrtc = "/nowhere/libnvrtc.so";
         const ContextPtr second = world.create(options);
         prepare(second.get(), problem);
-        CHECK(counters_of(second.get()).disk_hits == 2);
+        CHECK(counters_of(second.get()).disk_hits == kKernels);
     }
     SECTION("without NVRTC the cache serves as well") {
         nq_context_options options = world.options();
         options.nvrtc = "/nowhere/libnvrtc.so";
         const ContextPtr second = world.create(options);
         prepare(second.get(), problem);
-        CHECK(counters_of(second.get()).disk_hits == 2);
+        CHECK(counters_of(second.get()).disk_hits == kKernels);
     }
     SECTION("destroying the context unloads everything, even when the driver is shutting down") {
         world.cuda.failures["cuLibraryUnload"] = CUDA_ERROR_DEINITIALIZED;
@@ -138,7 +138,7 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
         nq_context_destroy(raw);
         CHECK(std::count_if(world.cuda.libraries.begin(), world.cuda.libraries.end(), [](const FakeLibrary& library) {
                   return library.unloaded && library.mode == CU_STREAM_CAPTURE_MODE_RELAXED;
-              }) == 2);
+              }) == kKernels);
         CHECK(world.cuda.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
     }
 }
