@@ -10,9 +10,9 @@ namespace {
 
 const char* header_of(Form form) {
     switch (form) {
-        case Form::plain: return "rmsnorm_fp4.cuh";
-        case Form::staged: return "staged.cuh";
-        case Form::split: return "split.cuh";
+        case Form::plain: return "normquant/rmsnorm_fp4.cuh";
+        case Form::staged: return "normquant/staged.cuh";
+        case Form::split: return "normquant/split.cuh";
     }
     return "";
 }
@@ -46,7 +46,7 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
     return fmt::format(
         R"(// {problem}
 // {plan} {arch}
-#include <normquant/{header}>
+{include}
 
 namespace normquant {{
 struct Config {{
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products),
         fmt::arg("rows", plan.rows_per_block()), fmt::arg("cluster", plan.cluster), fmt::arg("groups", plan.row_groups),
         fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("vector", plan.vector),
-        fmt::arg("header", header_of(plan.form)), fmt::arg("function", function_of(plan.form)), fmt::arg("lanes", slots * elements / 8),
+        fmt::arg("include", fmt::format("#include <{}>", header_of(plan.form))), fmt::arg("function", function_of(plan.form)), fmt::arg("lanes", slots * elements / 8),
         fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)),
         fmt::arg("in_registers", normquant::row_in_registers(hidden, threads)),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
