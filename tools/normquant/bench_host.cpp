@@ -19,7 +19,7 @@ constexpr int kColdRounds = 9;
 constexpr int kWarmPerRound = 5;
 constexpr int kMemoryCalls = 1000;
 constexpr int kLaunchBatches = 201;
-constexpr int kLaunchesPerBatch = 100;  // few enough for the stream's queue: a full one would make the host wait
+constexpr int kEnqueuesPerBatch = 100;  // few enough for the stream's queue: a full one would make the host wait
 
 using Clock = std::chrono::steady_clock;
 double microseconds_since(Clock::time_point begin) {
@@ -161,10 +161,10 @@ Outcome time_prepares(Device& device, const nq_problem& problem, std::uint32_t o
 template <class Launch, class Explain>
 Result<double> batch(Device& device, Launch launch, Explain explain) {
     const auto begin = Clock::now();
-    for (int i = 0; i < kLaunchesPerBatch; ++i) {
+    for (int i = 0; i < kEnqueuesPerBatch; ++i) {
         if (const auto result = launch(); result != 0) return Outcome(explain(result)).error();
     }
-    const double time = microseconds_since(begin) / kLaunchesPerBatch;
+    const double time = microseconds_since(begin) / kEnqueuesPerBatch;
     if (const Outcome done = device.synchronize(); !done) return done.error();
     return time;
 }
