@@ -83,10 +83,12 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
         for (unsigned part = 0; part < (cluster ? 1 : shape.blocks_per_row); ++part) {
             block.run(b, part, [&](const EmulatedBlock::View& view) {
                 if (plan.form == Form::split) return normquant::rmsnorm_fp4_split(config, view, params);
-                if constexpr (Config::kElements == 16) {
-                    if (plan.form == Form::staged) return normquant::rmsnorm_fp4_staged(config, view, params);
+                if constexpr (Config::kVector == 8) {  // vectors of 16 belong to the split form alone
+                    if constexpr (Config::kElements == 16) {
+                        if (plan.form == Form::staged) return normquant::rmsnorm_fp4_staged(config, view, params);
+                    }
+                    normquant::rmsnorm_fp4(config, view, params);
                 }
-                normquant::rmsnorm_fp4(config, view, params);
             });
         }
     }
