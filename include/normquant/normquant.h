@@ -215,9 +215,9 @@ typedef struct nq_prepare_options {
     uint32_t struct_size;
     uint32_t threads_per_row;      /* 0: normquant chooses. For tests and tuning: any count nq_plan_query accepts */
     struct CUstream_st *stream;    /* its context's device is prepared for; NULL: the current context's */
-    /* For tests and tuning, too. */
+    /* For tests and tuning, too; 0 for what normquant chooses. */
     uint32_t variant;              /* with threads_per_row: the enum nq_variant of the one plan */
-    uint32_t cluster_size;         /* with threads_per_row: 2, 4, 8 or 16 blocks share a row and its sum (sm_90 and later); 0 or 1: no cluster */
+    uint32_t cluster_size;         /* with threads_per_row: 2, 4, 8 or 16 blocks share a row and its sum (sm_90 and later; variant 0 or 1); 0 or 1: no cluster */
     uint32_t max_shared_bytes;     /* shared memory that a block may have, as on a smaller device; 0: the target's */
     uint32_t max_cluster_size;     /* likewise of blocks a cluster */
 } nq_prepare_options;

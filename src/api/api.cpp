@@ -249,7 +249,7 @@ nq_status nq_plan_query(const nq_problem* problem, const char* arch, uint32_t va
         plan->granules_per_thread = normquant::granules_per_thread(hidden, threads);
         plan->row_in_registers = normquant::row_in_registers(hidden, threads) ? 1 : 0;
         plan->load_bytes = found->load_bytes;
-        plan->blocks_per_row = found->blocks_per_row(hidden);
+        plan->blocks_per_row = found->blocks_per_row;
         plan->row_buffers = found->row_buffers;
         return Unit{};
     });
@@ -318,6 +318,11 @@ nq_status nq_prepare(nq_context* context, const nq_problem* problem, const nq_pr
             chosen = *options;
         }
         if (Outcome known = check_variant(chosen.variant); !known) return known;
+        if (chosen.threads_per_row == 0 && (chosen.variant != 0 || chosen.cluster_size > 1)) {
+            return Error{NQ_ERR_INVALID_ARGUMENT,
+                         fmt::format("variant is {} and cluster_size {}, which say more of threads_per_row; that is 0, for which accepted are 0 and 0 or 1",
+                                     chosen.variant, chosen.cluster_size), {}};
+        }
         const PlanOverride override = {chosen.threads_per_row, static_cast<Variant>(chosen.variant), chosen.cluster_size,
                                        chosen.max_shared_bytes, chosen.max_cluster_size};
         const Result<const Kernel*> prepared = prepare(*from_c(context), *checked, override, chosen.stream);

@@ -8,22 +8,16 @@
 namespace nq {
 namespace {
 
-const char* header_of(Form form) {
+struct Source {
+    const char *header, *function;
+};
+Source source_of(Form form) {
     switch (form) {
-        case Form::plain: return "normquant/rmsnorm_fp4.cuh";
-        case Form::staged: return "normquant/staged.cuh";
-        case Form::split: return "normquant/split.cuh";
+        case Form::plain: return {"normquant/rmsnorm_fp4.cuh", "rmsnorm_fp4"};
+        case Form::staged: return {"normquant/staged.cuh", "rmsnorm_fp4_staged"};
+        case Form::split: return {"normquant/split.cuh", "rmsnorm_fp4_split"};
     }
-    return "";
-}
-
-const char* function_of(Form form) {
-    switch (form) {
-        case Form::plain: return "rmsnorm_fp4";
-        case Form::staged: return "rmsnorm_fp4_staged";
-        case Form::split: return "rmsnorm_fp4_split";
-    }
-    return "";
+    return {"", ""};
 }
 
 }  // namespace
@@ -77,7 +71,8 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products),
         fmt::arg("rows", plan.rows_per_block()), fmt::arg("cluster", plan.cluster), fmt::arg("groups", plan.row_groups),
         fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("vector", plan.vector),
-        fmt::arg("include", fmt::format("#include <{}>", header_of(plan.form))), fmt::arg("function", function_of(plan.form)), fmt::arg("lanes", slots * elements / 8),
+        fmt::arg("include", fmt::format("#include <{}>", source_of(plan.form).header)), fmt::arg("function", source_of(plan.form).function),
+        fmt::arg("lanes", slots * elements / 8),
         fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)),
         fmt::arg("in_registers", normquant::row_in_registers(hidden, threads)),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),

@@ -48,6 +48,7 @@ Plan staged_plan(const Problem& problem, const ArchFeatures& feature, std::uint3
     const std::uint32_t warps = members / 32, balanced = warps >= 4 ? 1 : 4 / warps;
     if (plan.row_groups > balanced) plan.row_groups -= plan.row_groups % balanced;
     plan.block_threads = plan.row_groups * members;
+    plan.shared_bytes = staged_bytes(problem, plan);
     return plan;
 }
 
@@ -103,29 +104,34 @@ std::uint32_t split_threads(std::uint32_t hidden) {
 
 Plan split_plan(std::uint32_t hidden, std::uint32_t threads) {
     // Wide rows take whole granules: more blocks would read the row once more each.
-    return {.variant = Variant::split, .form = Form::split, .threads_per_row = threads, .block_threads = threads, .vector = hidden <= 5120 ? 8u : 16u};
+    const std::uint32_t vector = hidden <= 5120 ? 8 : 16;
+    return {.variant = Variant::split,
+            .form = Form::split,
+            .threads_per_row = threads,
+            .block_threads = threads,
+            .vector = vector,
+            .blocks_per_row = normquant::ceil_div(hidden, threads * vector)};
 }
 
-Result<Plan> cluster_plan(const Problem& problem, const Arch& arch, std::uint32_t threads, std::uint32_t cluster, std::uint32_t limit) {
+// The plain form, its threads divided among the blocks of a cluster.
+Result<Plan> cluster_plan(const Arch& arch, const PlanOverride& override) {
+    const std::uint32_t threads = override.threads_per_row, cluster = override.cluster;
+    const std::uint32_t most = limited(features(arch).cluster_blocks, override.cluster_limit);
     const auto refuse = [&](nq_status status, const std::string& accepted) {
         return Error{status, fmt::format("cluster_size is {} with {} threads a row on {}; {}", cluster, threads, arch.name(), accepted), {}};
     };
     if ((cluster & (cluster - 1)) != 0 || cluster > 16) return refuse(NQ_ERR_INVALID_ARGUMENT, "accepted are 1, 2, 4, 8 and 16");
-    if (limited(features(arch).cluster_blocks, limit) < cluster)
-        return refuse(NQ_ERR_UNSUPPORTED_DEVICE, fmt::format("it has clusters of up to {}", std::max(1u, limited(features(arch).cluster_blocks, limit))));
+    if (override.variant != Variant::throughput && override.variant != Variant::latency)
+        return refuse(NQ_ERR_INVALID_ARGUMENT, fmt::format("variant {} has none", name(override.variant)));
+    if (most < cluster) return refuse(NQ_ERR_UNSUPPORTED_DEVICE, fmt::format("accepted there are clusters of up to {}", most));
     if (threads / cluster < 32) return refuse(NQ_ERR_UNSUPPORTED_PROBLEM, "each block takes 32 threads or more");
     Plan plan = plain_plan(Variant::latency, threads, 32, 16);
-    plan.cluster = cluster;
+    plan.cluster = plan.blocks_per_row = cluster;
     plan.block_threads = threads / cluster;
-    (void)problem;
     return plan;
 }
 
 }  // namespace
-
-std::uint32_t Plan::blocks_per_row(std::uint32_t hidden) const {
-    return form == Form::split ? normquant::ceil_div(hidden, threads_per_row * vector) : cluster;
-}
 
 const char* name(Variant variant) {
     switch (variant) {
@@ -165,7 +171,7 @@ Result<Plan> plan_of(const Problem& problem, const Arch& arch, const PlanOverrid
         return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("threads_per_row is {}; hidden {} accepts {}", threads,
                                                           problem.hidden, valid_threads(problem.hidden)), {}};
     }
-    if (override.cluster > 1) return cluster_plan(problem, arch, threads, override.cluster, override.cluster_limit);
+    if (override.cluster > 1) return cluster_plan(arch, override);
     const auto missing = [&](const char* takes) {
         return Error{NQ_ERR_UNSUPPORTED_PROBLEM,
                      fmt::format("variant {} does not exist for {} threads a row on {}: it takes {}", name(override.variant), threads,
@@ -200,7 +206,7 @@ LaunchShape launch_shape(const Plan& plan, const Problem& problem, std::int64_t 
     const bool padded = zero_padding && problem.scale_layout == ScaleLayout::swizzled;
     const std::uint64_t real = static_cast<std::uint64_t>(rows), covered = padded ? normquant::padded_rows(real) : real;
     const auto ceil_div = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
-    LaunchShape shape{.blocks_per_row = plan.blocks_per_row(problem.hidden), .block_threads = plan.block_threads};
+    LaunchShape shape{.blocks_per_row = plan.blocks_per_row, .block_threads = plan.block_threads, .shared_bytes = plan.shared_bytes};
     if (rows == 0) return shape;
     switch (plan.form) {
         case Form::plain: shape.blocks = static_cast<std::uint32_t>(ceil_div(covered, plan.rows_per_block())); break;
@@ -220,7 +226,6 @@ LaunchShape launch_shape(const Plan& plan, const Problem& problem, std::int64_t 
             if (turns > 1) groups = std::min<std::uint64_t>(ceil_div(groups, balanced) * balanced, plan.row_groups);
             shape.blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(multiprocessors, ceil_div(covered, groups * group_rows)));
             shape.block_threads = static_cast<std::uint32_t>(groups) * members;
-            shape.shared_bytes = staged_bytes(problem, plan);
             break;
         }
     }

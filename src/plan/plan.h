@@ -36,10 +36,12 @@ struct Plan {
     std::uint32_t row_buffers = 0;  // staged: of each group
     std::uint32_t vector = 0;       // split: elements that a thread quantizes
     std::uint32_t cluster = 1;      // plain: blocks of a row, which share its sum
+    // What a launch needs, and the above and the problem imply.
+    std::uint32_t blocks_per_row = 1;
+    std::uint32_t shared_bytes = 0;  // dynamic
 
     // At a time; 1 where several blocks share a row.
-    std::uint32_t rows_per_block() const { return form == Form::split || cluster > 1 ? 1 : block_threads / threads_per_row; }
-    std::uint32_t blocks_per_row(std::uint32_t hidden) const;
+    std::uint32_t rows_per_block() const { return blocks_per_row > 1 ? 1 : block_threads / threads_per_row; }
     friend bool operator==(const Plan&, const Plan&) = default;
 };
 

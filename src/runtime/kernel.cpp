@@ -89,12 +89,12 @@ Error load_error(const Driver& driver, CUresult result, const char* step, const 
 }
 
 // Clusters of more than 8 blocks are not portable: a device, or the part of one that this context may use, may have room for none.
-Outcome check_cluster(const Driver& driver, CUkernel kernel, const Plan& plan, const LaunchShape& shape, const Device& device) {
+Outcome check_cluster(const Driver& driver, CUkernel kernel, const Problem& problem, const Plan& plan, const Device& device) {
     CUresult result = CUDA_SUCCESS;
     if (plan.cluster > kPortableCluster)
         result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, device.ordinal);
     int clusters = 0;
-    Launch launch(shape, plan, nullptr);
+    const Launch launch(launch_shape(plan, problem, 1, false, 1), plan, nullptr);
     if (result == CUDA_SUCCESS)
         result = driver.cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel), launch.config());
     const std::string what = fmt::format("a cluster of {} blocks of {} threads", plan.cluster, plan.block_threads);
@@ -195,15 +195,13 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
         Loaded& kept = kernel->loaded_.back();
         result = driver.cuLibraryGetKernel(&kept.kernel, kept.library, kKernelEntry);
         if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryGetKernel", device, arch);
-        // One row, though a launch may have fewer: what matters is whether the plan needs more than a kernel gets unasked.
-        const LaunchShape shape = launch_shape(variant.plan, problem, 1, false, 1);
-        if (shape.shared_bytes > kUnaskedSharedBytes) {
-            result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shape.shared_bytes),
+        if (variant.plan.shared_bytes > kUnaskedSharedBytes) {
+            result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(variant.plan.shared_bytes),
                                                  kept.kernel, device.ordinal);
             if (result != CUDA_SUCCESS) return load_error(driver, result, "cuKernelSetAttribute", device, arch);
         }
         if (variant.plan.cluster > 1) {
-            if (Outcome fits = check_cluster(driver, kept.kernel, variant.plan, shape, device); !fits) return std::move(fits).error();
+            if (Outcome fits = check_cluster(driver, kept.kernel, problem, variant.plan, device); !fits) return std::move(fits).error();
         }
         // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load
         // the code now and not at the first launch, which may be in a capture.
@@ -218,7 +216,7 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
             if (kernel->by_variant_[i] == nullptr) kernel->by_variant_[i] = kernel->by_variant_[static_cast<std::size_t>(nearest)];
         }
     }
-    kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row(problem.hidden);
+    kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row;
     return std::unique_ptr<const Kernel>(std::move(kernel));
 }
 

@@ -23,10 +23,10 @@ Result<std::vector<Plan>> choose_plans(const Problem& problem, const Arch& arch,
     std::vector<Plan> plans = {*plan};
     // Not every target and thread count has the wide form.
     PlanOverride wide = override;
+    if (override.cluster > 1) return plans;
     if (override.variant == Variant::throughput) wide.variant = Variant::throughput_32b;
     else if (override.variant == Variant::latency) wide.variant = Variant::latency_32b;
     else return plans;
-    if (override.cluster > 1) return plans;
     if (Result<Plan> found = plan_of(problem, arch, wide)) plans.push_back(*found);
     return plans;
 }

@@ -33,6 +33,43 @@ TEST_CASE("shared memory starts as garbage and is seen by all threads after a ba
     for (const float v : got) CHECK(v == 64.0f);
 }
 
+TEST_CASE("the blocks of a cluster run side by side, each with its own shared memory, and send each other sums") {
+    EmulatedBlock cluster(32, {.blocks = 1, .parts = 2, .cluster = true});
+    std::vector<float> got(64);
+    const auto prepared = [](const EmulatedBlock::View& view) {
+        if (view.thread() != 0) return;
+        view.sums_arrival().init();
+        view.sums_arrival().expect(2 * 4);
+    };
+    SECTION("what was sent is there once it is waited for") {
+        cluster.run(0, [&](const EmulatedBlock::View& view) {
+            prepared(view);
+            view.cluster_arrive();
+            view.cluster_wait();
+            float* place = view.warp_sums() + view.part();
+            if (view.thread() < 2) view.send(view.thread(), view.sums_arrival(), place, static_cast<float>(10 + view.part()));
+            view.wait_until([&] { return view.sums_arrival().has_passed(0); });
+            got[view.part() * 32 + view.thread()] = view.warp_sums()[0] * 100 + view.warp_sums()[1];
+        });
+        for (const float v : got) CHECK(v == 1011.0f);
+    }
+    SECTION("a block may not be sent to before all have begun") {
+        CHECK_THROWS_AS(cluster.run(0, [&](const EmulatedBlock::View& view) {
+            prepared(view);
+            view.send(1 - view.part(), view.sums_arrival(), view.warp_sums(), 0.0f);
+        }), Divergence);
+    }
+    SECTION("nor waited for by a thread that has not arrived") {
+        CHECK_THROWS_AS(cluster.run(0, [](const EmulatedBlock::View& view) { view.cluster_wait(); }), Divergence);
+    }
+    SECTION("sums that nobody sends are waited for in vain") {
+        CHECK_THROWS_AS(cluster.run(0, [&](const EmulatedBlock::View& view) {
+            prepared(view);
+            view.wait_until([&] { return view.sums_arrival().has_passed(0); });
+        }), Divergence);
+    }
+}
+
 TEST_CASE("divergent collectives are errors") {
     EmulatedBlock block(64);
     SECTION("threads of a warp at a shuffle and at a barrier") {

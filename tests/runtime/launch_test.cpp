@@ -46,8 +46,8 @@ TEST_CASE("the choice of a variant") {
     CHECK(nq::choose_variant(1, 4, 132, true) == nq::Variant::split);
     CHECK(nq::choose_variant(82, 4, 132, false) == nq::Variant::split);
     CHECK(nq::choose_variant(83, 4, 132, false) == nq::Variant::latency);
-    CHECK(nq::choose_variant(792, 4, 132, true) == nq::Variant::latency_32b);
-    CHECK(nq::choose_variant(793, 4, 132, true) == nq::Variant::throughput_32b);
+    CHECK(nq::choose_variant(528, 4, 132, true) == nq::Variant::latency_32b);
+    CHECK(nq::choose_variant(529, 4, 132, true) == nq::Variant::throughput_32b);
     CHECK(nq::choose_variant(0x7fffffff, 1, 132, false) == nq::Variant::throughput);
     CHECK(nq::choose_variant(std::numeric_limits<std::int64_t>::max(), 1, 132, false) == nq::Variant::throughput);
 }
@@ -100,8 +100,8 @@ TEST_CASE("rows choose the variant") {
     CHECK(world.cuda.launches.back().config.gridDimX == 82);
     CHECK(world.cuda.launches.back().config.gridDimY == 4);
     CHECK(contains(world.launched(make_tensors(83)).image, "latency"));
-    CHECK(contains(world.launched(make_tensors(792)).image, "latency"));
-    CHECK(contains(world.launched(make_tensors(793)).image, "throughput"));
+    CHECK(contains(world.launched(make_tensors(528)).image, "latency"));
+    CHECK(contains(world.launched(make_tensors(529)).image, "throughput"));
 }
 
 TEST_CASE("32-byte loads are used where everything is aligned to them") {

@@ -413,6 +413,65 @@ TEST_CASE("a plan override is a kernel of its own") {
     CHECK(contains(last_error(), "threads_per_row is 3"));
 }
 
+TEST_CASE("a cluster is asked of the driver, and launched with its attribute") {
+    Fixture world;
+    const ContextPtr context = world.create();
+    const nq_problem problem = make_problem();
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.threads_per_row = 512;
+    options.cluster_size = 16;
+    nq_kernel* kernel = nullptr;
+    SECTION("where there is room") {
+        kernel = prepare(context.get(), problem, &options);
+        // Larger than what every device has, so it is allowed first, and only then is its room known.
+        const auto called = [&](const char* name) { return std::find(world.cuda.calls.begin(), world.cuda.calls.end(), name); };
+        CHECK(called("cuKernelSetAttribute") < called("cuOccupancyMaxActiveClusters"));
+        CHECK(called("cuOccupancyMaxActiveClusters") != world.cuda.calls.end());
+        const nq_tensors tensors = make_tensors(3);
+        REQUIRE(nq_launch(kernel, &tensors, world.stream) == NQ_OK);
+        const FakeLaunch& launch = world.cuda.launches.back();
+        CHECK(launch.cluster == 16);
+        CHECK(launch.config.gridDimX == 3);
+        CHECK(launch.config.gridDimY == 16);
+        CHECK(launch.config.blockDimX == 32);
+    }
+    SECTION("where there is none") {
+        world.cuda.active_clusters = 0;
+        CHECK(nq_prepare(context.get(), &problem, &options, &kernel) == NQ_ERR_UNSUPPORTED_DEVICE);
+        CHECK(contains(last_error(), "no room for a cluster of 16 blocks of 32 threads"));
+        CHECK(kernel == nullptr);
+        for (const FakeLibrary& library : world.cuda.libraries) CHECK(library.unloaded);
+    }
+    SECTION("where the caller allows fewer") {
+        options.max_cluster_size = 8;
+        CHECK(nq_prepare(context.get(), &problem, &options, &kernel) == NQ_ERR_UNSUPPORTED_DEVICE);
+        CHECK(contains(last_error(), "up to 8"));
+    }
+    SECTION("without threads_per_row it says more of nothing") {
+        options.threads_per_row = 0;
+        CHECK(nq_prepare(context.get(), &problem, &options, &kernel) == NQ_ERR_INVALID_ARGUMENT);
+        CHECK(contains(last_error(), "cluster_size 16"));
+    }
+}
+
+TEST_CASE("less shared memory is fewer rows at a time, or rows straight from global memory") {
+    Fixture world;
+    const ContextPtr context = world.create();
+    const nq_problem problem = make_problem();
+    const nq_tensors tensors = make_tensors(100'000);
+    const auto shared_bytes = [&](std::uint32_t limit) {
+        nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+        options.max_shared_bytes = limit;
+        REQUIRE(nq_launch(prepare(context.get(), problem, &options), &tensors, world.stream) == NQ_OK);
+        return world.cuda.launches.back().config.sharedMemBytes;
+    };
+    const unsigned whole = shared_bytes(0), less = shared_bytes(60 << 10);
+    CHECK(whole > 60 << 10);
+    CHECK(less <= 60 << 10);
+    CHECK(less > 0);
+    CHECK(shared_bytes(10'000) == 0);
+}
+
 TEST_CASE("without a usable disk cache, kernels are compiled and used") {
     Fixture world;
     nq_context_options options = world.options();

@@ -31,26 +31,65 @@ TEST_CASE("every plan has whole warps, valid threads a row, and fits its target"
         for (std::uint32_t hidden = 16; hidden <= 131072; hidden += hidden < 8192 ? 16 : 1008) {
             for (const DType weight : {DType::bf16, DType::fp32}) {
                 const Problem problem = problem_of(hidden, ScaleLayout::linear, weight);
-                for (const Plan& plan : plans_for(problem, arch)) {
-                    INFO(name << " hidden " << hidden << " " << canonical_text(plan));
+                // The target's shared memory, that of a smaller device, and hardly any.
+                const std::uint32_t limits[] = {0, 99 << 10, 20 << 10};
+                const std::uint32_t limit = limits[hidden / 16 % 3];
+                for (const Plan& plan : plans_for(problem, arch, {.shared_limit = limit})) {
+                    INFO(name << " hidden " << hidden << " limit " << limit << " " << canonical_text(plan));
                     REQUIRE(normquant::threads_per_row_valid(hidden, plan.threads_per_row));
                     REQUIRE(plan.block_threads % 32 == 0);
                     REQUIRE(plan.block_threads <= 1024);
                     REQUIRE(plan.block_threads % plan.threads_per_row == 0);
                     REQUIRE(plan.cluster == 1);
-                    if (plan.form == Form::split) REQUIRE(plan.blocks_per_row(hidden) * plan.threads_per_row * plan.vector >= hidden);
+                    if (plan.form == Form::split) REQUIRE(plan.blocks_per_row * plan.threads_per_row * plan.vector >= hidden);
                     if (plan.form != Form::staged) continue;
                     ++staged;
                     REQUIRE(plan.variant == Variant::throughput);
                     const std::uint32_t members = normquant::group_threads(plan.threads_per_row);
                     REQUIRE(plan.row_groups * members == plan.block_threads);
                     REQUIRE((members == 32 || plan.row_groups <= 15));  // a named barrier each
-                    REQUIRE(launch_shape(plan, problem, 1'000'000, false, 132).shared_bytes <= features(arch).staged_bytes);
+                    REQUIRE(plan.shared_bytes <= features(arch).staged_bytes);
+                    REQUIRE((limit == 0 || plan.shared_bytes <= limit));
+                    REQUIRE(launch_shape(plan, problem, 1'000'000, false, 132).shared_bytes == plan.shared_bytes);
                 }
             }
         }
     }
     CHECK(staged > 1000);
+}
+
+TEST_CASE("clusters: where the target, the limit and the threads allow them") {
+    std::size_t exist = 0;
+    for (const char* name : kArchs) {
+        const Arch arch = *parse_arch(name);
+        for (std::uint32_t hidden = 16; hidden <= 131072; hidden += hidden < 8192 ? 16 : 1008) {
+            const Problem problem = problem_of(hidden);
+            for (std::uint32_t threads = 32; threads <= 1024; threads *= 2) {
+                if (!normquant::threads_per_row_valid(hidden, threads)) continue;
+                for (std::uint32_t cluster = 2; cluster <= 32; cluster *= 2) {
+                    for (const std::uint32_t limit : {0u, 4u}) {
+                        INFO(name << " hidden " << hidden << " threads " << threads << " cluster " << cluster << " limit " << limit);
+                        const Result<Plan> plan = plan_of(problem, arch, {.threads_per_row = threads, .cluster = cluster, .cluster_limit = limit});
+                        const bool possible = arch.major >= 9 && cluster <= (limit == 0 ? 16u : limit) && threads / cluster >= 32;
+                        REQUIRE(static_cast<bool>(plan) == possible);
+                        if (!possible) continue;
+                        ++exist;
+                        REQUIRE(plan->block_threads * cluster == threads);
+                        REQUIRE(plan->blocks_per_row == cluster);
+                        REQUIRE(plan->rows_per_block() == 1);
+                        REQUIRE(launch_shape(*plan, problem, 300, false, 132).blocks == 300);
+                    }
+                }
+            }
+        }
+    }
+    CHECK(exist > 1000);
+    const Problem problem = problem_of(4096);
+    const Arch arch = *parse_arch("sm_90");
+    CHECK(plan_of(problem, arch, {.threads_per_row = 512, .cluster = 3}).error().status == NQ_ERR_INVALID_ARGUMENT);
+    CHECK(plan_of(problem, arch, {.threads_per_row = 512, .variant = Variant::split, .cluster = 4}).error().status == NQ_ERR_INVALID_ARGUMENT);
+    CHECK(plan_of(problem, arch, {.threads_per_row = 512, .cluster = 8, .cluster_limit = 4}).error().status == NQ_ERR_UNSUPPORTED_DEVICE);
+    CHECK(plan_of(problem, arch, {.threads_per_row = 64, .cluster = 4}).error().status == NQ_ERR_UNSUPPORTED_PROBLEM);
 }
 
 TEST_CASE("a launch reaches every row and every row of padding, with no more threads than the plan") {
@@ -68,7 +107,7 @@ TEST_CASE("a launch reaches every row and every row of padding, with no more thr
                         const std::uint64_t real = static_cast<std::uint64_t>(rows);
                         const std::uint64_t covered = layout == ScaleLayout::swizzled ? normquant::padded_rows(real) : real;
                         const std::uint64_t at_a_time = std::uint64_t{shape.blocks} * (shape.block_threads / plan.threads_per_row);
-                        REQUIRE(shape.blocks_per_row == plan.blocks_per_row(hidden));
+                        REQUIRE(shape.blocks_per_row == plan.blocks_per_row);
                         if (plan.form == Form::split) {
                             // A block a row, and blocks whose threads zero 16 bytes each of the last tile row.
                             const std::uint32_t chunks = covered == real ? 0 : normquant::scale_tiles(hidden / 16) * 32;

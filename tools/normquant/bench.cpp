@@ -121,6 +121,10 @@ Result<std::uint32_t> parse_variant(const std::string& text) {
     return usage_error(fmt::format("--variant '{}' is not accepted: choose one of throughput, latency, split", text));
 }
 
+const char* variant_name(std::uint32_t value) {
+    return std::ranges::find(kOverridable, value, &NamedVariant::value)->name;
+}
+
 Result<nq_problem> parse_problem(const BenchOptions& options) {
     nq_problem problem = NQ_PROBLEM_INIT;
     const auto format = parse_format(options.format, options.block, options.scale);
@@ -179,7 +183,7 @@ Json to_json(const ShapeQuery& query, const ShapeTimes& times, const Candidate& 
             {"layout", layout_name(candidate.layout)},
             {"inputs", name(query.inputs)},
             {"threads", candidate.threads == 0 ? Json(nullptr) : Json(candidate.threads)},
-            {"variant", candidate.threads == 0 ? Json(nullptr) : Json(kOverridable[query.variant == NQ_VARIANT_SPLIT ? 2 : query.variant].name)},
+            {"variant", candidate.threads == 0 ? Json(nullptr) : Json(variant_name(query.variant))},
             {"us", to_json(candidate.microseconds)},
             {"bytes", times.bytes},
             {"gb_per_s", static_cast<double>(times.bytes) / time * 1e-3},
