@@ -9,7 +9,7 @@ namespace normquant {
 template <class Config, class Block>
 NQ_DEVICE void rmsnorm_fp4(const Config& config, const Block& block, const Params& params) {
     constexpr u32 kElements = Config::kElements;
-    const bool held = row_in_registers(config.hidden, config.threads_per_row), one_row = config.rows_per_block == 1;
+    const bool held = config.in_registers, one_row = config.rows_per_block == 1;
 
     const u32 row_thread = (config.cluster > 1 ? block.part() * block.threads() : 0) + block.thread();
     const u32 thread = row_thread % config.threads_per_row, row_of_block = row_thread / config.threads_per_row;

@@ -4,6 +4,8 @@
 // object, which only fixes the array sizes:
 //   hidden, dtype, weight_dtype, block_size, scale_format, swizzled   the problem
 //   threads_per_row, rows_per_block, load_bytes                       the plan
+//   tree, rounds, slots, turns, in_registers, block32_partner         geometry.h's, computed once: here they would cost the compiler more
+//                                                                     than all else
 //   cluster                                                           blocks that share a row and its sum; 1: none
 //   row_groups, row_buffers                                           the staged form: the most a block may have; buffers of each
 //   fp4_path, native_e4m3, packed_f32, copy_to_cta                    the target
@@ -64,24 +66,22 @@ struct Walk {
             first_slot = thread % 8 / 2;
             half = thread % 2;
         } else {
-            const u32 slot = thread * slots(config);
+            const u32 slot = thread * config.slots;
             column = slot / 4;
             first_slot = slot % 4;
             half = 0;
         }
     }
 
-    NQ_DEVICE static u32 slots(const Config& config) { return slots_per_thread(config.hidden, config.threads_per_row); }
-    NQ_DEVICE static u32 turns(const Config& config) { return normquant::turns(config.hidden); }
     // No thread has a piece there: known at compile time.
-    NQ_DEVICE static bool never(const Config& config, u32 turn, u32 slot) { return 4 * turn + slot >= column_rounds(config.hidden); }
+    NQ_DEVICE static bool never(const Config& config, u32 turn, u32 slot) { return 4 * turn + slot >= config.rounds; }
 
     NQ_DEVICE u32 granule(const Config& config, u32 turn, u32 slot) const {
-        return column + tree_threads(config.hidden) * (4 * turn + first_slot + slot);
+        return column + config.tree * (4 * turn + first_slot + slot);
     }
     NQ_DEVICE bool exists(const Config& config, u32 turn, u32 slot) const {
-        const u32 last_round = 4 * turn + 4 - slots(config) + slot;  // of any thread
-        const bool always = (last_round + 1) * tree_threads(config.hidden) <= config.hidden / kGranule;
+        const u32 last_round = 4 * turn + 4 - config.slots + slot;  // of any thread
+        const bool always = (last_round + 1) * config.tree <= config.hidden / kGranule;
         return always || granule(config, turn, slot) < config.hidden / kGranule;
     }
     NQ_DEVICE u32 element(const Config& config, u32 turn, u32 slot) const {
@@ -90,18 +90,18 @@ struct Walk {
 
     // Of a piece by its number. Only the last turn has fewer pieces than slots.
     NQ_DEVICE bool piece_exists(const Config& config, u32 piece) const {
-        return exists(config, piece / slots(config), piece % slots(config));
+        return exists(config, piece / config.slots, piece % config.slots);
     }
 
     // visit(piece, slot, first element, whether it exists), pieces counted from 0 in ascending rounds.
     template <class Visit>
     NQ_DEVICE void each_piece(const Config& config, Visit visit) const {
         NQ_UNROLL_TURNS
-        for (u32 turn = 0; turn < turns(config); ++turn) {
+        for (u32 turn = 0; turn < config.turns; ++turn) {
             NQ_UNROLL
-            for (u32 slot = 0; slot < slots(config); ++slot) {
+            for (u32 slot = 0; slot < config.slots; ++slot) {
                 if (never(config, turn, slot)) continue;
-                visit(turn * slots(config) + slot, slot, element(config, turn, slot), exists(config, turn, slot));
+                visit(turn * config.slots + slot, slot, element(config, turn, slot), exists(config, turn, slot));
             }
         }
     }
@@ -167,7 +167,7 @@ NQ_DEVICE float weigh_piece(const Config& config, const Block& block, float* p, 
     float largest = weigh<Config::kElements>(config, p, x, w);
     if (Config::kElements == 8) largest = max_nan(largest, block.shuffle_xor(largest, 1));
     if (config.block_size == 32) {
-        largest = max_nan(largest, block.shuffle_xor(largest, block32_partner(config.hidden, config.threads_per_row)));
+        largest = max_nan(largest, block.shuffle_xor(largest, config.block32_partner));
     }
     return largest;
 }
@@ -198,6 +198,10 @@ NQ_DEVICE void find_scales(const Config& config, const RowOutput& row, const flo
     NQ_UNROLL
     for (u32 i = 0; i < kCount; ++i) {
         const float special = special_k(config, scale[i]);
+        if (config.fp4_path == kFp4Native) {  // takes any value
+            k[i] = special;
+            continue;
+        }
         NQ_UNROLL
         for (u32 e = 0; e < kElements; ++e) p[i][e] = saturate(mul(p[i][e], special));
         k[i] = 1.0f;
@@ -244,7 +248,7 @@ NQ_DEVICE void zero_scale_padding(const Config& config, const Params& params, i6
 // The sum of a thread's lanes: adjacent pairs until one is left.
 template <class Config>
 NQ_DEVICE float lane_sum(const Config& config, const Lane* lanes) {
-    const u32 lane_count = Walk<Config>::slots(config) * (Config::kElements / 8);  // 8, 4, 2 or 1
+    const u32 lane_count = config.slots * (Config::kElements / 8);  // 8, 4, 2 or 1
     float sums[8];
     NQ_UNROLL
     for (u32 i = 0; i < 8; ++i) sums[i] = i < lane_count ? add(lanes[i < lane_count ? i : 0].sums[0], lanes[i < lane_count ? i : 0].sums[1]) : 0.0f;

@@ -24,7 +24,7 @@ NQ_DEVICE void zero_padding_rows(const Config& config, const Block& block, const
 template <class Config, class Block>
 NQ_DEVICE void rmsnorm_fp4_split(const Config& config, const Block& block, const Params& params) {
     constexpr u32 kElements = Config::kElements, kVector = Config::kVector;
-    const bool held = row_in_registers(config.hidden, config.threads_per_row);
+    const bool held = config.in_registers;
     const i64 row = block.index();
     if (config.swizzled && row >= params.rows) return zero_padding_rows(config, block, params);
     const void* x_row = byte_offset(params.x, 2 * row * params.x_stride);

@@ -138,7 +138,7 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
             });
             if (order.in_four(turn) && turn % 4 == 3) {
                 // Lane j of the four that hold a tile's blocks gets all of them, of row j of the four.
-                const u32 distance = threads / tree_threads(config.hidden) * (config.block_size / kGranule), j = thread / distance % 4;
+                const u32 distance = threads / config.tree * (config.block_size / kGranule), j = thread / distance % 4;
                 void* scale_row = byte_offset(params.scale, static_cast<i64>(swizzled_row_offset(row - 96, blocks_of_row)));
                 walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
                     const u32 word = transpose_bytes(block, scales[piece], thread, distance);

@@ -45,7 +45,8 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
 namespace normquant {{
 struct Config {{
     static constexpr u32 hidden = {hidden}, dtype = {dtype}, weight_dtype = {weight}, block_size = {block}, scale_format = {format};
-    static constexpr bool swizzled = {swizzled};
+    static constexpr bool swizzled = {swizzled}, in_registers = {in_registers};
+    static constexpr u32 tree = {tree}, rounds = {rounds}, slots = {slots}, turns = {turns}, block32_partner = {partner};
     static constexpr u32 threads_per_row = {threads}, rows_per_block = {rows}, load_bytes = {load}, cluster = {cluster};
     static constexpr u32 row_groups = {groups}, row_buffers = {buffers};
     static constexpr u32 fp4_path = {path};
@@ -53,7 +54,9 @@ struct Config {{
     static constexpr u32 kElements = {elements}, kVector = {vector}, kPieces = {pieces}, kProducts = {products}, kLanes = {lanes}, kTurnUnroll = {unroll};
 }};
 // The host planned with these; both sides compute them from the same header.
-static_assert(tree_threads(Config::hidden) == {tree} && row_in_registers(Config::hidden, Config::threads_per_row) == {in_registers}, "");
+static_assert(tree_threads(Config::hidden) == Config::tree && column_rounds(Config::hidden) == Config::rounds, "");
+static_assert(slots_per_thread(Config::hidden, Config::threads_per_row) == Config::slots && turns(Config::hidden) == Config::turns, "");
+static_assert(row_in_registers(Config::hidden, Config::threads_per_row) == Config::in_registers, "");
 static_assert(threads_per_row_valid(Config::hidden, Config::threads_per_row) && sizeof(Params) == {params}, "");
 }}
 
@@ -74,6 +77,8 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("include", fmt::format("#include <{}>", source_of(plan.form).header)), fmt::arg("function", source_of(plan.form).function),
         fmt::arg("lanes", slots * elements / 8),
         fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)),
+        fmt::arg("rounds", normquant::column_rounds(hidden)), fmt::arg("slots", slots), fmt::arg("turns", turns),
+        fmt::arg("partner", normquant::block32_partner(hidden, threads)),
         fmt::arg("in_registers", normquant::row_in_registers(hidden, threads)),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
         fmt::arg("resident", plan.form == Form::plain && plan.cluster == 1

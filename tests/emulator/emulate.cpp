@@ -22,6 +22,8 @@ template <normquant::u32 kElementsOfPiece, normquant::u32 kMostPieces, normquant
 struct EmulatedConfig {
     normquant::u32 hidden, dtype, weight_dtype, block_size, scale_format;
     bool swizzled;
+    normquant::u32 tree, rounds, slots, turns, block32_partner;
+    bool in_registers;
     normquant::u32 threads_per_row, rows_per_block, load_bytes, cluster, row_groups, row_buffers, fp4_path;
     bool native_e4m3, packed_f32, copy_to_cta, hold_products;
     static constexpr normquant::u32 kElements = kElementsOfPiece, kPieces = kMostPieces, kProducts = kMostPieces, kLanes = 8;
@@ -60,6 +62,12 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
                            .block_size = problem.block_size,
                            .scale_format = static_cast<normquant::u32>(problem.scale_format),
                            .swizzled = problem.scale_layout == ScaleLayout::swizzled,
+                           .tree = normquant::tree_threads(problem.hidden),
+                           .rounds = normquant::column_rounds(problem.hidden),
+                           .slots = normquant::slots_per_thread(problem.hidden, plan.threads_per_row),
+                           .turns = normquant::turns(problem.hidden),
+                           .block32_partner = normquant::block32_partner(problem.hidden, plan.threads_per_row),
+                           .in_registers = normquant::row_in_registers(problem.hidden, plan.threads_per_row),
                            .threads_per_row = plan.threads_per_row,
                            .rows_per_block = plan.rows_per_block(),
                            .load_bytes = plan.load_bytes,
