@@ -90,12 +90,12 @@ NQ_CONSTEXPR u32 staged_registers(u32 hidden, u32 threads, u32 block_size, bool 
     return granules <= 3 ? (block_size == 32 ? 96 : 80) : granules <= 5 && group_threads(threads) > 32 ? 128 : 168;
 }
 
-// Parts of a block's shared memory, each 16-byte aligned: the weight, the groups' row buffers, warp sums twice, a copy barrier a buffer.
+// granules: of a thread. Parts of a block's shared memory, each 16-byte aligned: the weight, the groups' row buffers, warp sums twice, a copy barrier a buffer.
 struct StagedLayout {
     u32 weight_bytes, row_bytes, group_rows, buffer_bytes, sums, barriers, bytes;
 
-    NQ_CONSTEXPR StagedLayout(u32 hidden, u32 threads, u32 groups, u32 buffers, u32 weight_size, u32 barrier_bytes)
-        : weight_bytes(granules_per_thread(hidden, threads) * threads * kGranule * weight_size),
+    NQ_CONSTEXPR StagedLayout(u32 hidden, u32 threads, u32 granules, u32 groups, u32 buffers, u32 weight_size, u32 barrier_bytes)
+        : weight_bytes(granules * threads * kGranule * weight_size),
           row_bytes(hidden * 2),
           group_rows(group_threads(threads) / threads),
           buffer_bytes(group_rows * row_bytes),

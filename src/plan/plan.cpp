@@ -26,7 +26,7 @@ constexpr std::uint32_t kNamedBarriers = 15;    // of a block; one more is the b
 
 std::uint32_t staged_bytes(const Problem& problem, const Plan& plan) {
     const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;
-    return normquant::StagedLayout(problem.hidden, plan.threads_per_row, plan.row_groups, plan.row_buffers, weight_size, kArrivalBarrierBytes).bytes;
+    return normquant::StagedLayout(problem.hidden, plan.threads_per_row, normquant::granules_per_thread(problem.hidden, plan.threads_per_row), plan.row_groups, plan.row_buffers, weight_size, kArrivalBarrierBytes).bytes;
 }
 
 // The staged form with as many rows at a time as registers and shared memory allow; row_groups is 0 if that is none.
