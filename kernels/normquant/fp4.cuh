@@ -9,7 +9,7 @@ namespace normquant {
 
 // Into the range of the software paths; NaN becomes 6, whose code it shares. The only NaN that the hardware's arithmetic produces is
 // positive.
-NQ_DEVICE float saturate(float q) { return copy_sign(min(abs(q), 6.0f), q); }
+NQ_DEVICE float saturate(float q) { return max(min(q, 6.0f), -6.0f); }
 
 // One fma a value. With a = |q| and p = the power of two at or below max(a, 1), the sum p*(2^22+3) + a lies in a binade
 // whose unit is the distance between the codes around a, so that its rounding is the one wanted; p*3 and the exponent then

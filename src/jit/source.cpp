@@ -34,9 +34,11 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
     const normquant::Fp4Path path = feature.fp4_convert  ? normquant::kFp4Native
                                     : feature.u16x2_min ? normquant::kFp4Packed
                                                         : normquant::kFp4Scalar;
-    // Where 80 registers were found to do: UE8M0, and the compiler's schedules of the packed path for sm_100 and later, spill.
+    // A target that could convert under another name of it: its compiler takes more registers for the packed path.
+    const bool fallback = path == normquant::kFp4Packed && feature.loads_256;
+    // Where 80 registers were found to do: UE8M0 spills.
     const bool fp32_weight = problem.weight_dtype == DType::fp32;
-    const bool lean = path == normquant::kFp4Packed && !feature.loads_256 && !fp32_weight && problem.scale_format == ScaleFormat::e4m3;
+    const bool lean = path == normquant::kFp4Packed && !fallback && !fp32_weight && problem.scale_format == ScaleFormat::e4m3;
     return fmt::format(
         R"(// {problem}
 // {plan} {arch}
@@ -81,7 +83,7 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("partner", normquant::block32_partner(hidden, threads)),
         fmt::arg("in_registers", normquant::row_in_registers(hidden, threads)),
         fmt::arg("params", sizeof(normquant::Params)), fmt::arg("block_threads", plan.block_threads),
-        fmt::arg("resident", plan.form == Form::plain && plan.cluster == 1
+        fmt::arg("resident", plan.form == Form::plain && plan.cluster == 1 && !fallback
                                  ? normquant::resident_blocks(hidden, threads, plan.block_threads, lean, fp32_weight)
                                  : 1),
         fmt::arg("entry", kKernelEntry));

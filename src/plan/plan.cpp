@@ -53,10 +53,10 @@ Plan staged_plan(const Problem& problem, const ArchFeatures& feature, std::uint3
 }
 
 // Where it was found to be faster: rows of half a warp or more, with at least 12 warps an SM. Packed arithmetic leaves issue slots:
-// there 20 are preferred.
+// there 20 are preferred, and 16 to 12.
 std::vector<Plan> preferred_staged(const Problem& problem, const ArchFeatures& feature, std::uint32_t tree_threads, std::uint32_t shared_limit) {
     if (tree_threads < 8) return {};
-    for (const std::uint32_t warps : {feature.packed_f32 ? 20u : 12u, 12u}) {
+    for (std::uint32_t warps = feature.packed_f32 ? 20 : 12; warps >= 12; warps -= 4) {
         for (const std::uint32_t threads : {tree_threads, 2 * tree_threads}) {
             if (threads < 16 || (tree_threads < 32 && threads == tree_threads)) continue;
             if (!normquant::threads_per_row_valid(problem.hidden, threads)) continue;
