@@ -90,7 +90,8 @@ NQ_CONSTEXPR u32 staged_registers(u32 hidden, u32 threads, u32 block_size, bool 
     return granules <= 3 ? (block_size == 32 ? 96 : 80) : granules <= 5 && group_threads(threads) > 32 ? 128 : 168;
 }
 
-// granules: of a thread. Parts of a block's shared memory, each 16-byte aligned: the weight, the groups' row buffers, warp sums twice, a copy barrier a buffer.
+// Parts of a block's shared memory, each 16-byte aligned: the weight, the groups' row buffers, warp sums twice, a copy barrier a buffer.
+// granules: of a thread.
 struct StagedLayout {
     u32 weight_bytes, row_bytes, group_rows, buffer_bytes, sums, barriers, bytes;
 

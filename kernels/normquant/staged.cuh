@@ -41,7 +41,8 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
     constexpr u32 kElements = Config::kElements;
     const u32 threads = config.threads_per_row, members = group_threads(threads), warps = members / 32;
     const u32 weight_size = config.weight_dtype == kFp32 ? 4 : 2, chunks = weight_size;  // 16-byte chunks of a granule's weights
-    const StagedLayout layout(config.hidden, threads, Config::kPieces, config.row_groups, config.row_buffers, weight_size, sizeof(ArrivalBarrier));
+    const StagedLayout layout(config.hidden, threads, Config::kPieces, config.row_groups, config.row_buffers, weight_size,
+                              sizeof(ArrivalBarrier));
     const u32 groups = block.threads() / members, group = block.thread() / members, member = block.thread() % members;
     const u32 thread = member % threads, row_of_group = member / threads;
     const Walk<Config> walk(config, thread);

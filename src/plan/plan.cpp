@@ -26,7 +26,10 @@ constexpr std::uint32_t kNamedBarriers = 15;    // of a block; one more is the b
 
 std::uint32_t staged_bytes(const Problem& problem, const Plan& plan) {
     const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;
-    return normquant::StagedLayout(problem.hidden, plan.threads_per_row, normquant::granules_per_thread(problem.hidden, plan.threads_per_row), plan.row_groups, plan.row_buffers, weight_size, kArrivalBarrierBytes).bytes;
+    const std::uint32_t granules = normquant::granules_per_thread(problem.hidden, plan.threads_per_row);
+    return normquant::StagedLayout(problem.hidden, plan.threads_per_row, granules, plan.row_groups, plan.row_buffers, weight_size,
+                                   kArrivalBarrierBytes)
+        .bytes;
 }
 
 // The staged form with as many rows at a time as registers and shared memory allow; row_groups is 0 if that is none.
@@ -34,7 +37,8 @@ Plan staged_plan(const Problem& problem, const ArchFeatures& feature, std::uint3
     Plan plan{.variant = Variant::throughput, .form = Form::staged, .threads_per_row = threads};
     const std::uint32_t hidden = problem.hidden, members = normquant::group_threads(threads);
     if (shared_limit == 0 || normquant::half_granules(hidden, threads) || normquant::granules_per_thread(hidden, threads) > 7) return plan;
-    std::uint32_t most = std::min(kRegisters / normquant::staged_registers(hidden, threads, problem.block_size, feature.packed_f32), 1024u) / members;
+    const std::uint32_t registers = normquant::staged_registers(hidden, threads, problem.block_size, feature.packed_f32);
+    std::uint32_t most = std::min(kRegisters / registers, 1024u) / members;
     if (members > 32) most = std::min(most, kNamedBarriers);
     // A second buffer pays where a group has no other warps, or the block no other groups, to fill its pauses.
     const auto fit = [&](std::uint32_t buffers) {
@@ -54,7 +58,8 @@ Plan staged_plan(const Problem& problem, const ArchFeatures& feature, std::uint3
 
 // Where it was found to be faster: rows of half a warp or more, with at least 12 warps an SM. Packed arithmetic leaves issue slots:
 // there 20 are preferred, and 16 to 12.
-std::vector<Plan> preferred_staged(const Problem& problem, const ArchFeatures& feature, std::uint32_t tree_threads, std::uint32_t shared_limit) {
+std::vector<Plan> preferred_staged(const Problem& problem, const ArchFeatures& feature, std::uint32_t tree_threads,
+                                   std::uint32_t shared_limit) {
     if (tree_threads < 8) return {};
     for (std::uint32_t warps = feature.packed_f32 ? 20 : 12; warps >= 12; warps -= 4) {
         for (const std::uint32_t threads : {tree_threads, 2 * tree_threads}) {

@@ -27,8 +27,10 @@ def find_nvdisasm():
     places = [shutil.which("nvdisasm"), "/usr/local/cuda/bin/nvdisasm"]
     places += [found for package in packages for found in glob.glob(os.path.join(package, "nvidia/*/bin/nvdisasm"))]
     for place in places:
-        if place and os.access(place, os.X_OK) and "release 13." in subprocess.run([place, "--version"], capture_output=True, text=True).stdout:
-            return place
+        if place and os.access(place, os.X_OK):
+            version = subprocess.run([place, "--version"], capture_output=True, text=True).stdout
+            if "release 13." in version:
+                return place
     return None
 
 

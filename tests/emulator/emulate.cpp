@@ -82,8 +82,8 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
     const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;
     const std::size_t shared = plan.form != Form::staged
                                    ? 0
-                                   : normquant::StagedLayout(problem.hidden, plan.threads_per_row, Config::kPieces, plan.row_groups, plan.row_buffers,
-                                                             weight_size, sizeof(normquant::ArrivalBarrier))
+                                   : normquant::StagedLayout(problem.hidden, plan.threads_per_row, Config::kPieces, plan.row_groups,
+                                                             plan.row_buffers, weight_size, sizeof(normquant::ArrivalBarrier))
                                          .bytes;
     const bool cluster = plan.cluster > 1;
     EmulatedBlock block(shape.block_threads, {shape.blocks, shape.blocks_per_row, cluster}, shared);
