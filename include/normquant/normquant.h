@@ -30,6 +30,7 @@
  *   NQ_LAYOUT_SWIZZLED  128x4 tiles of 512 bytes; with KT = ceil(nb/4), at byte
  *                       ((r/128)*KT + b/4)*512 + (r%32)*16 + ((r%128)/32)*4 + b%4
  *                       The buffer has ceil(M/128)*KT*512 bytes (nq_scale_bytes); padding is written as 0.
+ *   NQ_LAYOUT_BOTH      both, in two buffers
  *
  * Errors: functions return nq_status, which is what a program switches on. nq_last_error() is the text for people.
  * Structs start with struct_size; initialize them with their NQ_..._INIT macro. They only ever grow at the end.
@@ -82,7 +83,7 @@ typedef enum nq_status {
 
 enum nq_op {
     NQ_OP_RMSNORM = 0,    /* normalize x */
-    NQ_OP_ADD_RMSNORM = 1 /* residual := round16(x + residual), then normalize the residual (CPU reference only) */
+    NQ_OP_ADD_RMSNORM = 1 /* residual := round16(x + residual), then normalize the residual */
 };
 
 enum nq_dtype {
@@ -98,12 +99,13 @@ enum nq_scale_format {
 
 enum nq_scale_layout {
     NQ_LAYOUT_LINEAR = 0,
-    NQ_LAYOUT_SWIZZLED = 1
+    NQ_LAYOUT_SWIZZLED = 1,
+    NQ_LAYOUT_BOTH = 2 /* the same scales twice: swizzled to nq_tensors.scales, linear to nq_tensors.scales_linear */
 };
 
 /* nq_problem.flags */
-#define NQ_PROBLEM_WEIGHT_BIAS_ONE 0x1u /* the weight is stored as w - 1 (Gemma) (CPU reference only) */
-#define NQ_PROBLEM_Y_OUT 0x2u           /* also write the normed row in x's type (CPU reference only) */
+#define NQ_PROBLEM_WEIGHT_BIAS_ONE 0x1u /* the weight is stored as w - 1 (Gemma) */
+#define NQ_PROBLEM_Y_OUT 0x2u           /* also write the normed row in x's type */
 
 /* What is computed. A kernel is specialized for it; every field is part of its cache key. */
 typedef struct nq_problem {
@@ -123,32 +125,51 @@ typedef struct nq_problem {
     { (uint32_t)sizeof(nq_problem), NQ_OP_RMSNORM, 0, NQ_BF16, NQ_BF16, 16, NQ_SCALE_E4M3, NQ_LAYOUT_LINEAR, 0 }
 
 /* nq_tensors.flags */
-#define NQ_TENSORS_KEEP_PADDING 0x1u /* leave the padding bytes of a swizzled scale buffer as they are */
+#define NQ_TENSORS_KEEP_PADDING 0x1u    /* leave the padding bytes of a swizzled scale buffer as they are */
+#define NQ_TENSORS_OVERLAP 0x2u         /* programmatic dependent launch: the kernel may begin while the one before it in the stream ends,
+                                           and waits for its memory before it reads anything. No effect below sm_90 */
+#define NQ_TENSORS_CONSTANT_WEIGHT 0x4u /* with OVERLAP: the kernel before this one does not write the weight, so that it may be
+                                           fetched while waiting */
 
 /* The data of one call. Device pointers for nq_launch and nq_run, host pointers for nq_reference.
- * Inputs are never modified. Inputs and outputs must not overlap. With rows == 0 every pointer may be NULL. */
+ *
+ * Inputs are never modified, the residual excepted where it is updated in place. An output overlaps neither an input nor another
+ * output; rows with a stride may interleave with those of another tensor. What certainly overlaps is refused. Two exceptions: the
+ * residual may be residual_out (that, or residual_out NULL, updates it in place), and one input may be another.
+ *
+ * With rows == 0 every pointer may be NULL. */
 typedef struct nq_tensors {
     uint32_t struct_size;
     uint32_t flags;            /* NQ_TENSORS_... */
-    int64_t rows;              /* M, 0 to 2^31-1 */
+    int64_t rows;              /* M, 0 to 2^31-1; with device_rows the most that it may say */
     float eps;                 /* finite, >= 0; added to the mean square */
     uint32_t reserved;         /* 0 */
     const void *x;             /* [rows][hidden], row stride x_stride; 16-byte aligned */
-    int64_t x_stride;          /* elements between rows, 0 for hidden; a multiple of 8, at least hidden */
+    int64_t x_stride;          /* elements between rows, 0 for hidden; a multiple of 8, at least hidden. A column slice of a wider
+                                  matrix has its row length here */
     const void *weight;        /* [hidden]; 16-byte aligned */
     const float *global_scale; /* one fp32 read when the kernel runs, or NULL for 1; NULL with UE8M0 */
     void *fp4;                 /* [rows][hidden/2] bytes, row stride fp4_stride; 8-byte aligned */
     int64_t fp4_stride;        /* bytes between rows, 0 for hidden/2; a multiple of 8, at least hidden/2 */
     void *scales;              /* nq_scale_bytes() bytes; 16-byte aligned when swizzled */
-    void *residual;            /* ADD_RMSNORM: [rows][hidden] in x's type, updated in place; 16-byte aligned */
+    void *residual;            /* ADD_RMSNORM: [rows][hidden] in x's type, updated in place or an input; 16-byte aligned */
     int64_t residual_stride;   /* as x_stride */
     void *y_out;               /* Y_OUT: [rows][hidden] in x's type; 16-byte aligned */
     int64_t y_out_stride;      /* as x_stride */
     float *sum_of_squares;     /* nq_reference only: [rows], or NULL */
     float *rstd;               /* nq_reference only: [rows], or NULL */
+    void *residual_out;        /* ADD_RMSNORM: where the sum goes instead, or NULL to update the residual; as residual */
+    int64_t residual_out_stride; /* as x_stride */
+    void *scales_linear;       /* LAYOUT_BOTH: [rows][hidden/block_size] bytes */
+    int64_t scales_stride;     /* bytes between rows of linear scales (of scales_linear with LAYOUT_BOTH), 0 for hidden/block_size */
+    int64_t batch_rows;        /* x as [batches][batch_rows][hidden]: rows a batch, 0 for one batch of all rows */
+    int64_t x_batch_stride;    /* elements between batches, 0 for batch_rows * x_stride; a multiple of 8 */
+    const int32_t *device_rows; /* M, read when the kernel runs, or NULL for rows; below 0 it counts as 0, above rows as rows. FP4,
+                                  residual, y_out and linear scales from that row on are left alone, swizzled scales there are padding */
 } nq_tensors;
 
-#define NQ_TENSORS_INIT { (uint32_t)sizeof(nq_tensors), 0, 0, 1e-6f, 0, NULL, 0, NULL, NULL, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, NULL }
+#define NQ_TENSORS_INIT \
+    { (uint32_t)sizeof(nq_tensors), 0, 0, 1e-6f, 0, NULL, 0, NULL, NULL, NULL, 0, NULL, NULL, 0, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, 0, 0, NULL }
 
 /* Severity passed to a log callback. */
 enum nq_log_level {
@@ -246,7 +267,7 @@ enum nq_variant {
     NQ_VARIANT_LATENCY = 1,
     NQ_VARIANT_THROUGHPUT_32B = 2, /* sm_100 and newer, inputs aligned to 32 bytes */
     NQ_VARIANT_LATENCY_32B = 3,
-    NQ_VARIANT_SPLIT = 4           /* few rows: several blocks share a row */
+    NQ_VARIANT_SPLIT = 4           /* few rows: several blocks share a row; where a residual is added, as a cluster (sm_90 and later) */
 };
 
 /* What a context has done so far. Kernels are counted by variant: nq_prepare needs one to four of them. */
@@ -311,7 +332,7 @@ NQ_API const char *nq_last_error_detail(void);
 NQ_API nq_status nq_problem_check(const nq_problem *problem);
 /* Bytes of `rows` contiguous rows of FP4 codes. */
 NQ_API nq_status nq_fp4_bytes(const nq_problem *problem, int64_t rows, size_t *bytes);
-/* Bytes of the scale buffer, padding included. */
+/* Bytes of nq_tensors.scales, padding included. */
 NQ_API nq_status nq_scale_bytes(const nq_problem *problem, int64_t rows, size_t *bytes);
 /* Byte of the scale of (row, block) in that buffer. */
 NQ_API nq_status nq_scale_offset(const nq_problem *problem, int64_t row, uint32_t block, size_t *offset);

@@ -35,6 +35,10 @@ struct Block {
         __shared__ __align__(16) float sums[32];
         return sums;
     }
+    // A launch may overlap with the end of the kernel before it: what that one writes is there once this returns. A kernel behind this
+    // one that overlaps may begin once every block has released it.
+    NQ_DEVICE void wait_for_predecessors() const { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+    NQ_DEVICE void release_dependents() const { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
     // Where the parts of a row are a cluster: all of its blocks have begun once all have arrived. Orders nothing else.
     NQ_DEVICE void cluster_arrive() const { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
     NQ_DEVICE void cluster_wait() const { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }

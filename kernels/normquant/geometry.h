@@ -91,15 +91,16 @@ NQ_CONSTEXPR u32 staged_registers(u32 hidden, u32 threads, u32 block_size, bool 
 }
 
 // Parts of a block's shared memory, each 16-byte aligned: the weight, the groups' row buffers, warp sums twice, a copy barrier a buffer.
-// granules: of a thread.
+// granules: of a thread. inputs: 1, or 2 where a buffer's rows of x are followed by theirs of the residual.
 struct StagedLayout {
-    u32 weight_bytes, row_bytes, group_rows, buffer_bytes, sums, barriers, bytes;
+    u32 weight_bytes, row_bytes, group_rows, residual, buffer_bytes, sums, barriers, bytes;
 
-    NQ_CONSTEXPR StagedLayout(u32 hidden, u32 threads, u32 granules, u32 groups, u32 buffers, u32 weight_size, u32 barrier_bytes)
+    NQ_CONSTEXPR StagedLayout(u32 hidden, u32 threads, u32 granules, u32 groups, u32 buffers, u32 weight_size, u32 inputs, u32 barrier_bytes)
         : weight_bytes(granules * threads * kGranule * weight_size),
           row_bytes(hidden * 2),
           group_rows(group_threads(threads) / threads),
-          buffer_bytes(group_rows * row_bytes),
+          residual(group_rows * row_bytes),
+          buffer_bytes(inputs * group_rows * row_bytes),
           sums(weight_bytes + groups * buffers * buffer_bytes),
           barriers((sums + groups * 2 * (group_threads(threads) / 32) * 4 + 15) / 16 * 16),
           bytes(barriers + groups * buffers * barrier_bytes) {}

@@ -77,6 +77,24 @@ NQ_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
     return d;
 }
 
+// RN16(RN(a + b)) of two values side by side. One rounding to 16 bits gives the same: fp32 has more than twice their precision.
+NQ_DEVICE u32 add_16x2(u32 dtype, u32 a, u32 b) {
+    if (dtype == kBf16) return fma_bf16x2(a, 0x3f803f80u, b);
+    u32 d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+// RN16 of two values, the first in the low half.
+NQ_DEVICE u32 round_16x2(u32 dtype, float low, float high) {
+    u32 d;
+    if (dtype == kBf16) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    }
+    return d;
+}
+
 // Eight fp32 to eight E2M1 codes, element 0 in the lowest nibble.
 NQ_DEVICE u32 convert_e2m1x8(const float* q) {
     u32 d;
@@ -206,6 +224,21 @@ NQ_DEVICE u32 fma_bf16x2(u32 a, u32 b, u32 c) {
                              static_cast<double>(as_float(z << 16)));
     };
     return one(a & 0xffffu, b & 0xffffu, c & 0xffffu) | one(a >> 16, b >> 16, c >> 16) << 16;
+}
+
+NQ_DEVICE u32 round_16(u32 dtype, float v) {
+    if (v != v) return 0x7fffu;
+    if (dtype == kBf16) return (bits(v) + 0x7fffu + (bits(v) >> 16 & 1u)) >> 16;
+    const u32 sign = bits(v) >> 31 << 15;
+    const float a = abs(v);
+    if (a >= 65520.0f) return sign | 0x7c00u;
+    const int exponent = a < as_float(0x38800000u) ? -14 : std::ilogb(a);  // 2^-14 is the least normal
+    return sign | (static_cast<u32>(exponent + 14) * 1024 + static_cast<u32>(std::nearbyint(std::ldexp(a, 10 - exponent))));
+}
+NQ_DEVICE u32 round_16x2(u32 dtype, float low, float high) { return round_16(dtype, low) | round_16(dtype, high) << 16; }
+NQ_DEVICE u32 add_16x2(u32 dtype, u32 a, u32 b) {
+    const auto value = [dtype](u32 v) { return dtype == kBf16 ? as_float(v << 16) : half_to_float(v); };
+    return each_u16(a, b, [&](u32 x, u32 y) { return round_16(dtype, add(value(x), value(y))); });
 }
 
 NQ_DEVICE u32 convert_e2m1x8(const float* q) {

@@ -1,8 +1,9 @@
-// Global memory: 128- and 256-bit read-only loads, FP4 and scale stores; 128-bit accesses of shared memory. Global loads are volatile asm so that a row that is read twice is
-// read twice, and so that all loads of a thread are issued before their first use, in the order written.
+// Global memory: 128- and 256-bit loads, FP4 and scale stores; 128-bit accesses of shared memory. Global loads are volatile asm so that a
+// row that is read twice is read twice, and so that all loads of a thread are issued before their first use, in the order written.
 #pragma once
 
 #include <normquant/intrinsics.cuh>
+#include <normquant/params.h>
 
 namespace normquant {
 
@@ -18,11 +19,24 @@ NQ_DEVICE void load_256(u32* d, const void* address) {
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7])
                  : "l"(address));
 }
+// Of what this kernel writes as well.
+NQ_DEVICE void load_written_128(u32* d, const void* address) {
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "l"(address)
+                 : "memory");
+}
 NQ_DEVICE float load_float(const float* address) {
     float d;
     asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(d) : "l"(address));
     return d;
 }
+NQ_DEVICE int load_int(const int* address) {
+    int d;
+    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(d) : "l"(address));
+    return d;
+}
+NQ_DEVICE void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 // The value's origin is hidden from the compiler: what was derived from it before is computed again, not kept in registers.
 NQ_DEVICE void forget_origin(u32& v) { asm volatile("" : "+r"(v)); }
 NQ_DEVICE void store_128(void* address, u32 a, u32 b, u32 c, u32 d) {
@@ -55,7 +69,10 @@ NQ_DEVICE void load_256(u32* d, const void* address) {
     const Chunk256 chunk = *static_cast<const Chunk256*>(address);
     for (u32 i = 0; i < 8; ++i) d[i] = chunk.words[i];
 }
+NQ_DEVICE void load_written_128(u32* d, const void* address) { load_128(d, address); }
 NQ_DEVICE float load_float(const float* address) { return *address; }
+NQ_DEVICE int load_int(const int* address) { return *address; }
+NQ_DEVICE void prefetch(const void* address) { static_cast<void>(*static_cast<const volatile u8*>(address)); }
 NQ_DEVICE void forget_origin(u32&) {}
 NQ_DEVICE void load_shared_128(u32* d, const void* address) { load_128(d, address); }
 NQ_DEVICE void store_shared_128(void* address, const u32* v) { *static_cast<Chunk128*>(address) = {{v[0], v[1], v[2], v[3]}}; }
@@ -67,9 +84,6 @@ NQ_DEVICE void store_8(void* address, u32 v) { *static_cast<u8*>(address) = stat
 
 #endif
 
-NQ_DEVICE const void* byte_offset(const void* base, i64 bytes) { return static_cast<const u8*>(base) + bytes; }
-NQ_DEVICE void* byte_offset(void* base, i64 bytes) { return static_cast<u8*>(base) + bytes; }
-
 // kWords words (4 or 8 of 16-bit elements, up to 16 of fp32) from a 16-byte aligned address.
 template <u32 kWords, class Config>
 NQ_DEVICE void load_words(const Config& config, u32* d, const void* address) {
@@ -80,6 +94,18 @@ NQ_DEVICE void load_words(const Config& config, u32* d, const void* address) {
         NQ_UNROLL
         for (u32 i = 0; i < kWords; i += 4) load_128(d + i, byte_offset(address, 4 * i));
     }
+}
+
+// The same for what this kernel writes as well, and for 16-byte alignment in any case.
+template <u32 kWords>
+NQ_DEVICE void load_written_words(u32* d, const void* address) {
+    NQ_UNROLL
+    for (u32 i = 0; i < kWords; i += 4) load_written_128(d + i, byte_offset(address, 4 * i));
+}
+template <u32 kWords>
+NQ_DEVICE void store_words(void* address, const u32* d) {
+    NQ_UNROLL
+    for (u32 i = 0; i < kWords; i += 4) store_128(byte_offset(address, 4 * i), d[i], d[i + 1], d[i + 2], d[i + 3]);
 }
 
 // Element i of packed 16-bit values.

@@ -5,19 +5,36 @@
 
 namespace normquant {
 
+// Strides are in elements, those of FP4 and scales in bytes. What the problem has no use for is null or 0.
 struct Params {
     const void* __restrict__ x;
     const void* __restrict__ weight;
     const float* __restrict__ global_scale;  // null: 1
+    const int* __restrict__ device_rows;     // null: rows
     void* __restrict__ fp4;
-    void* __restrict__ scale;
-    i64 x_stride;    // elements
-    i64 fp4_stride;  // bytes
-    i64 rows;
+    void* __restrict__ scale_swizzled;
+    void* __restrict__ scale_linear;
+    const void* residual;
+    void* residual_out;  // may be the residual
+    void* __restrict__ y_out;
+    i64 x_stride, x_batch_stride;
+    i64 residual_stride, residual_out_stride, y_out_stride, fp4_stride, scale_stride;
+    i64 rows;         // the most, if device_rows is there
+    u32 batch_rows;   // rows of x a batch; 0: they are all x_stride apart
     float eps;
-    u32 zero_padding;  // swizzled: write the padding bytes as 0
+    u32 zero_padding;     // swizzled: write the padding bytes as 0
+    u32 constant_weight;  // no kernel before this one in the stream writes the weight
 };
 
-static_assert(sizeof(Params) == 72, "host and device must agree");
+static_assert(sizeof(Params) == 160, "host and device must agree");
+
+NQ_DEVICE const void* byte_offset(const void* base, i64 bytes) { return static_cast<const u8*>(base) + bytes; }
+NQ_DEVICE void* byte_offset(void* base, i64 bytes) { return static_cast<u8*>(base) + bytes; }
+
+NQ_DEVICE const void* x_row(const Params& params, i64 row) {
+    if (params.batch_rows == 0) return byte_offset(params.x, 2 * row * params.x_stride);
+    const u32 r = static_cast<u32>(row), batch = r / params.batch_rows, row_of_batch = r % params.batch_rows;
+    return byte_offset(params.x, 2 * (batch * params.x_batch_stride + row_of_batch * params.x_stride));
+}
 
 }  // namespace normquant

@@ -1,14 +1,17 @@
-// What all forms of the kernel are built of: how a row is divided among threads, summed, weighed and written.
+// What all forms of the kernel are built of: how a row is divided among threads, weighed and summed. How it comes in is in input.cuh,
+// how it is written in output.cuh.
 //
 // Config holds what a kernel is specialized for. In a generated unit its members are static constexpr, in the emulator a run-time
 // object, which only fixes the array sizes:
-//   hidden, dtype, weight_dtype, block_size, scale_format, swizzled   the problem
+//   hidden, dtype, weight_dtype, block_size, scale_format             the problem
+//   swizzled, linear                                                  the layouts of the scales: one or both
+//   add, weight_bias, y_out                                           the residual is added, 1 to the weight, the normed row written
 //   threads_per_row, rows_per_block, load_bytes                       the plan
 //   tree, rounds, slots, turns, in_registers, block32_partner         geometry.h's, computed once: here they would cost the compiler more
 //                                                                     than all else
 //   cluster                                                           blocks that share a row and its sum; 1: none
 //   row_groups, row_buffers                                           the staged form: the most a block may have; buffers of each
-//   fp4_path, native_e4m3, packed_f32, copy_to_cta                    the target
+//   fp4_path, native_e4m3, packed_f32, copy_to_cta, overlap           the target; overlap: launches may, so that inputs are waited for
 //   hold_products                                                     the weighted values stay in registers, not the packed row
 //   kElements                                                         of a piece: 16, or 8 where 8*T0 threads share a row
 //   kVector                                                           the split form: elements that a thread quantizes, 8 or 16
@@ -16,13 +19,9 @@
 #pragma once
 
 #include <normquant/block.cuh>
-#include <normquant/fp4.cuh>
 #include <normquant/geometry.h>
 #include <normquant/memory.cuh>
-#include <normquant/params.h>
 #include <normquant/reduce.cuh>
-#include <normquant/scale.cuh>
-#include <normquant/scale_layout.h>
 
 namespace normquant {
 
@@ -107,28 +106,10 @@ struct Walk {
     }
 };
 
-template <u32 kElements, class Config>
-NQ_DEVICE void load_x(const Config& config, u32* x, const void* row, u32 element, bool exists) {
-    NQ_UNROLL
-    for (u32 i = 0; i < kElements / 2; ++i) x[i] = 0;
-    if (exists) load_words<kElements / 2>(config, x, byte_offset(row, 2 * static_cast<i64>(element)));
-}
-
-// 16-bit weights fill the first half of the words.
-template <u32 kElements, class Config>
-NQ_DEVICE void load_weight(const Config& config, u32* w, const void* weight, u32 element, bool exists) {
-    NQ_UNROLL
-    for (u32 i = 0; i < kElements; ++i) w[i] = 0;
-    if (!exists) return;
-    if (config.weight_dtype == kFp32) {
-        load_words<kElements>(config, w, byte_offset(weight, 4 * static_cast<i64>(element)));
-    } else {
-        load_words<kElements / 2>(config, w, byte_offset(weight, 2 * static_cast<i64>(element)));
-    }
-}
 template <class Config>
 NQ_DEVICE float weight_of(const Config& config, const u32* w, u32 e) {
-    return config.weight_dtype == kFp32 ? as_float(w[e]) : unpack(config.weight_dtype, w, e);
+    const float weight = config.weight_dtype == kFp32 ? as_float(w[e]) : unpack(config.weight_dtype, w, e);
+    return config.weight_bias ? add(1.0f, weight) : weight;
 }
 
 // Of kCount values, NaN if one is. By threes: some targets have the maximum of three as one instruction.
@@ -172,79 +153,6 @@ NQ_DEVICE float weigh_piece(const Config& config, const Block& block, float* p, 
     return largest;
 }
 
-// What a thread knows of the row it writes.
-struct RowOutput {
-    void* fp4;
-    void* scale;
-    float rstd, global_scale;
-};
-
-// The scales of kCount pieces, whose largest values are known. p and k together give what is to be encoded. exists(i): a piece that
-// does not exist is all zeros, and no reason for a detour.
-template <u32 kCount, u32 kElements, class Config, class Exists>
-NQ_DEVICE void find_scales(const Config& config, const RowOutput& row, const float* largest, float (*p)[kElements], u32* byte, float* k,
-                           Exists exists) {
-    BlockScale scale[kCount];
-    bool ordinary = true;
-    NQ_UNROLL
-    for (u32 i = 0; i < kCount; ++i) {
-        scale[i] = block_scale(config, largest[i], row.rstd, row.global_scale);
-        byte[i] = scale[i].byte;
-        k[i] = scale[i].k;
-        ordinary = ordinary && (scale[i].ordinary || !exists(i));
-    }
-    // One branch for all, so that the pieces' chains of dependent steps overlap.
-    if (ordinary) return;
-    NQ_UNROLL
-    for (u32 i = 0; i < kCount; ++i) {
-        const float special = special_k(config, scale[i]);
-        if (config.fp4_path == kFp4Native) {  // takes any value
-            k[i] = special;
-            continue;
-        }
-        NQ_UNROLL
-        for (u32 e = 0; e < kElements; ++e) p[i][e] = saturate(mul(p[i][e], special));
-        k[i] = 1.0f;
-    }
-}
-
-template <u32 kElements, class Config>
-NQ_DEVICE void write_codes(const Config& config, const RowOutput& row, const float* p, float k, u32 element, bool exists) {
-    float q[kElements];
-    const float k_twice[2] = {k, k};
-    NQ_UNROLL
-    for (u32 e = 0; e < kElements; e += 2) mul_pair(config, q + e, p + e, k_twice);
-    const u32 codes = e2m1x8(config, q), more_codes = kElements == 16 ? e2m1x8(config, q + kElements - 8) : 0;
-    if (!exists) return;
-    if (kElements == 16) {
-        store_64(byte_offset(row.fp4, element / 2), codes, more_codes);
-    } else {
-        store_32(byte_offset(row.fp4, element / 2), codes);
-    }
-}
-
-template <class Config>
-NQ_DEVICE void write_scale(const Config& config, const RowOutput& row, u32 byte, u32 element, bool exists) {
-    if (!exists || element % config.block_size != 0) return;
-    const u32 b = element / config.block_size;
-    store_8(byte_offset(row.scale, config.swizzled ? swizzled_block_offset(b) : b), byte);
-}
-
-// Padding of a swizzled scale buffer: the blocks behind a row's last, and whole rows behind the last.
-template <class Config>
-NQ_DEVICE void zero_scale_padding(const Config& config, const Params& params, i64 row, u32 thread) {
-    const u32 blocks = config.hidden / config.block_size, tiles = scale_tiles(blocks);
-    void* scales = byte_offset(params.scale, static_cast<i64>(swizzled_row_offset(static_cast<u64>(row), blocks)));
-    if (row < params.rows) {
-        if (blocks % kTileBlocks == 0) return;
-        for (u32 b = blocks + thread; b < tiles * kTileBlocks; b += config.threads_per_row) {
-            store_8(byte_offset(scales, swizzled_block_offset(b)), 0);
-        }
-    } else if (static_cast<u64>(row) < padded_rows(static_cast<u64>(params.rows))) {
-        for (u32 t = thread; t < tiles; t += config.threads_per_row) store_32(byte_offset(scales, t * kTileBytes), 0);
-    }
-}
-
 // The sum of a thread's lanes: adjacent pairs until one is left.
 template <class Config>
 NQ_DEVICE float lane_sum(const Config& config, const Lane* lanes) {
@@ -277,22 +185,6 @@ NQ_DEVICE void share_sum(const Config& config, const Block& block, float* place,
         if (lane < config.cluster) block.send(lane, arrival, place, warp_sum);
         block.wait_until([&] { return arrival.has_passed(0); });
     }
-}
-
-template <class Config>
-NQ_DEVICE RowOutput row_output(const Config& config, const Params& params, i64 row, float sum_of_squares, float global_scale) {
-    const u32 blocks = config.hidden / config.block_size;
-    RowOutput output;
-    output.fp4 = byte_offset(params.fp4, row * params.fp4_stride);
-    output.scale = byte_offset(params.scale, static_cast<i64>(scale_offset(static_cast<u64>(row), 0, blocks, config.swizzled)));
-    output.rstd = reciprocal_sqrt(fma(sum_of_squares, 1.0f / static_cast<float>(config.hidden), params.eps));
-    output.global_scale = global_scale;
-    return output;
-}
-
-template <class Config>
-NQ_DEVICE float global_scale_of(const Config& config, const Params& params) {
-    return config.scale_format == kE4m3 && params.global_scale ? load_float(params.global_scale) : 1.0f;
 }
 
 }  // namespace normquant

@@ -4,7 +4,8 @@
 // its unpacking, are what is scarce.
 #pragma once
 
-#include <normquant/row.cuh>
+#include <normquant/input.cuh>
+#include <normquant/output.cuh>
 
 namespace normquant {
 
@@ -41,7 +42,7 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
     constexpr u32 kElements = Config::kElements;
     const u32 threads = config.threads_per_row, members = group_threads(threads), warps = members / 32;
     const u32 weight_size = config.weight_dtype == kFp32 ? 4 : 2, chunks = weight_size;  // 16-byte chunks of a granule's weights
-    const StagedLayout layout(config.hidden, threads, Config::kPieces, config.row_groups, config.row_buffers, weight_size,
+    const StagedLayout layout(config.hidden, threads, Config::kPieces, config.row_groups, config.row_buffers, weight_size, config.add ? 2 : 1,
                               sizeof(ArrivalBarrier));
     const u32 groups = block.threads() / members, group = block.thread() / members, member = block.thread() % members;
     const u32 thread = member % threads, row_of_group = member / threads;
@@ -54,10 +55,12 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
     // Chunk c of piece i of thread t lies at ((chunks * i + c) * threads + t) * 16: neighbours read neighbours.
     const auto weight_at = [&](u32 piece, u32 chunk) { return shared + ((chunks * piece + chunk) * threads + thread) * 16; };
 
+    wait_for_inputs(config, block, params);
     // 32 bits: no memory holds 2^31 rows that are wide enough for this form.
-    const u32 all_rows = static_cast<u32>(params.rows), blocks_of_row = config.hidden / config.block_size;
+    const u32 all_rows = static_cast<u32>(rows_of(params)), blocks = blocks_of_row(config);
     // Rows of less than a warp come in one copy where they lie one behind the other, which is worth more.
-    const bool fours = config.swizzled && threads >= 32 && blocks_of_row % kTileBlocks == 0;
+    const bool fours = config.swizzled && threads >= 32 && blocks % kTileBlocks == 0;
+    const bool adjacent = params.batch_rows == 0 && params.x_stride == config.hidden && (!config.add || params.residual_stride == config.hidden);
     const u32 first_slot = (block.index() * groups + group) * layout.group_rows;
     const RowOrder order(all_rows, block.blocks() * groups * layout.group_rows, fours);
     const auto start_copy = [&](u32 turn, u32 buffer) {
@@ -65,19 +68,25 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
         u32 rows = 0;
         while (rows < layout.group_rows && order.place(turn, first_slot + rows) < all_rows) ++rows;
         if (rows == 0) return;
-        arrivals[buffer].expect(rows * layout.row_bytes);
+        arrivals[buffer].expect((config.add ? 2 : 1) * rows * layout.row_bytes);
         unsigned char* to = buffers + buffer * layout.buffer_bytes;
-        const auto from = [&](u32 r) {
-            return byte_offset(params.x, 2 * static_cast<i64>(order.row(order.place(turn, first_slot + r))) * params.x_stride);
-        };
-        if (!fours && params.x_stride == config.hidden) return arrivals[buffer].copy(config, to, from(0), rows * layout.row_bytes);
-        for (u32 r = 0; r < rows; ++r) arrivals[buffer].copy(config, to + r * layout.row_bytes, from(r), layout.row_bytes);
+        const auto from = [&](u32 r) { return RowInput(params, order.row(order.place(turn, first_slot + r))); };
+        if (!fours && adjacent) {
+            arrivals[buffer].copy(config, to, from(0).x, rows * layout.row_bytes);
+            if (config.add) arrivals[buffer].copy(config, to + layout.residual, from(0).residual, rows * layout.row_bytes);
+            return;
+        }
+        for (u32 r = 0; r < rows; ++r, to += layout.row_bytes) {
+            arrivals[buffer].copy(config, to, from(r).x, layout.row_bytes);
+            if (config.add) arrivals[buffer].copy(config, to + layout.residual, from(r).residual, layout.row_bytes);
+        }
     };
     if (member == 0) {
         for (u32 b = 0; b < config.row_buffers; ++b) arrivals[b].init();
         ArrivalBarrier::publish();
     }
     start_copy(0, 0);
+    if (config.overlap) block.release_dependents();
 
     const float global_scale = global_scale_of(config, params);
     walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
@@ -97,6 +106,8 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
 
         if (config.row_buffers > 1) start_copy(turn + 1, buffer ^ 1);
 
+        const RowInput input(params, row);
+        const unsigned char* row_buffer = buffers + buffer * layout.buffer_bytes + row_of_group * layout.row_bytes;
         float p[Config::kPieces][kElements], largest[Config::kPieces] = {};
         Lane lanes[Config::kLanes];
         walk.each_piece(config, [&](u32 piece, u32 slot, u32 element, bool exists) {
@@ -104,9 +115,18 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
             NQ_UNROLL
             for (u32 i = 0; i < kElements / 2; ++i) x[i] = 0;
             if (exists) {
-                const unsigned char* at = buffers + buffer * layout.buffer_bytes + row_of_group * layout.row_bytes + 2 * element;
-                load_shared_128(x, at);
-                load_shared_128(x + 4, at + 16);
+                load_shared_128(x, row_buffer + 2 * element);
+                load_shared_128(x + 4, row_buffer + 2 * element + 16);
+            }
+            if (config.add) {
+                u32 r[kElements / 2];
+                NQ_UNROLL
+                for (u32 i = 0; i < kElements / 2; ++i) r[i] = 0;
+                if (exists) {
+                    load_shared_128(r, row_buffer + layout.residual + 2 * element);
+                    load_shared_128(r + 4, row_buffer + layout.residual + 2 * element + 16);
+                }
+                add_residual<kElements>(config, x, r, input, element, live && exists);
             }
             NQ_UNROLL
             for (u32 c = 0; c < chunks; ++c) load_shared_128(w + 4 * c, weight_at(piece, c));
@@ -124,23 +144,29 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
         if (threads <= 32) group_barrier();
         if (config.row_buffers == 1) start_copy(turn + 1, buffer);
 
-        const RowOutput output = row_output(config, params, row, sum, global_scale);
+        const RowOutput output(config, params, row, sum, global_scale);
+        if (config.y_out) {
+            walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
+                write_y<kElements>(config, output, p[piece], element, live && exists);
+            });
+        }
         u32 byte[Config::kPieces] = {};
         float k[Config::kPieces] = {};
         find_scales<Config::kPieces, kElements>(config, output, largest, p, byte, k, [&](u32 i) { return live && walk.piece_exists(config, i); });
         walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
             write_codes<kElements>(config, output, p[piece], k[piece], element, live && exists);
-            if (!fours) write_scale(config, output, byte[piece], element, live && exists);
+            write_scale_linear(config, output, byte[piece], element, live && exists);
+            if (!fours) write_scale_swizzled(config, output, byte[piece], element, live && exists);
         });
         if (fours) {
             walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
-                if (!order.in_four(turn)) write_scale(config, output, byte[piece], element, live && exists);
+                if (!order.in_four(turn)) write_scale_swizzled(config, output, byte[piece], element, live && exists);
                 else scales[piece] = funnel_right(scales[piece], byte[piece], 8);
             });
             if (order.in_four(turn) && turn % 4 == 3) {
                 // Lane j of the four that hold a tile's blocks gets all of them, of row j of the four.
                 const u32 distance = threads / config.tree * (config.block_size / kGranule), j = thread / distance % 4;
-                void* scale_row = byte_offset(params.scale, static_cast<i64>(swizzled_row_offset(row - 96, blocks_of_row)));
+                void* scale_row = byte_offset(params.scale_swizzled, static_cast<i64>(swizzled_row_offset(row - 96, blocks)));
                 walk.each_piece(config, [&](u32 piece, u32, u32 element, bool exists) {
                     const u32 word = transpose_bytes(block, scales[piece], thread, distance);
                     const u32 tile = element / config.block_size / kTileBlocks;
@@ -148,14 +174,10 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
                 });
             }
         }
-        if (config.swizzled && params.zero_padding) zero_scale_padding(config, params, row, thread);
+        if (live) zero_padding_blocks(config, params, output, thread);
         if (config.row_buffers == 1 || ++buffer == config.row_buffers) buffer = 0, parity ^= 1;
     }
-    // Rows of padding.
-    if (config.swizzled && params.zero_padding) {
-        const u32 padded = static_cast<u32>(padded_rows(all_rows));
-        for (u32 row = all_rows + first_slot + row_of_group; row < padded; row += order.slots) zero_scale_padding(config, params, row, thread);
-    }
+    zero_padding_rows(config, params, all_rows, u64{block.index()} * block.threads() + block.thread(), u64{block.blocks()} * block.threads());
 }
 
 }  // namespace normquant

@@ -59,22 +59,29 @@ Outcome check_rows(std::int64_t rows) {
 }
 
 HostTensors host_tensors(const Problem& problem, const nq_tensors& t) {
-    const auto or_hidden = [&](std::int64_t stride) { return stride != 0 ? stride : std::int64_t{problem.hidden}; };
+    const Layout layout(problem, t);
     HostTensors host;
     host.rows = t.rows;
     host.eps = t.eps;
     host.keep_padding = (t.flags & NQ_TENSORS_KEEP_PADDING) != 0;
     host.x = static_cast<const unsigned char*>(t.x);
-    host.x_stride = x_stride(problem, t);
+    host.x_stride = layout.x_stride;
+    host.batch_rows = t.batch_rows;
+    host.x_batch_stride = layout.x_batch_stride;
     host.weight = static_cast<const unsigned char*>(t.weight);
     host.global_scale = t.global_scale;
     host.fp4 = static_cast<unsigned char*>(t.fp4);
-    host.fp4_stride = fp4_stride(problem, t);
+    host.fp4_stride = layout.fp4_stride;
     host.scales = static_cast<unsigned char*>(t.scales);
+    host.scales_linear = static_cast<unsigned char*>(t.scales_linear);
+    host.scales_stride = layout.scales_stride;
     host.residual = static_cast<unsigned char*>(t.residual);
-    host.residual_stride = or_hidden(t.residual_stride);
+    host.residual_stride = layout.residual_stride;
+    host.residual_out = static_cast<unsigned char*>(layout.residual_out);
+    host.residual_out_stride = layout.residual_out_stride;
     host.y_out = static_cast<unsigned char*>(t.y_out);
-    host.y_out_stride = or_hidden(t.y_out_stride);
+    host.y_out_stride = layout.y_out_stride;
+    host.device_rows = t.device_rows;
     host.sum_of_squares = t.sum_of_squares;
     host.rstd = t.rstd;
     return host;
@@ -192,7 +199,7 @@ nq_status nq_scale_offset(const nq_problem* problem, int64_t row, uint32_t block
             return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("block is {}; accepted: 0 to {}", block, blocks - 1), {}};
         }
         *offset = normquant::scale_offset(static_cast<std::uint64_t>(row), block, blocks,
-                                          checked->scale_layout == ScaleLayout::swizzled);
+                                          checked->swizzled());
         return Unit{};
     });
 }
@@ -223,7 +230,7 @@ nq_status nq_supported(const nq_problem* problem, const char* arch) {
         if (!checked) return checked.error();
         Result<Arch> target = arch_from_c(arch);
         if (!target) return std::move(target).error();
-        return kernel_exists(*checked);
+        return Unit{};
     });
 }
 
@@ -234,7 +241,6 @@ nq_status nq_plan_query(const nq_problem* problem, const char* arch, uint32_t va
         if (Outcome size = check_struct_size("nq_plan", plan, sizeof *plan); !size) return size;
         const Result<Problem> checked = problem_from_c(problem);
         if (!checked) return checked.error();
-        if (Outcome exists = kernel_exists(*checked); !exists) return exists;
         const Result<Arch> target = arch_from_c(arch);
         if (!target) return target.error();
         if (Outcome known = check_variant(variant); !known) return known;
@@ -359,7 +365,7 @@ nq_status nq_run(nq_context* context, const nq_problem* problem, const nq_tensor
         if (!checked) return checked.error();
         // What no kernel would take need not cost a compile.
         if (Outcome valid = check_tensors(*checked, tensors, Memory::device); !valid) return valid;
-        if (tensors->rows == 0) return kernel_exists(*checked);
+        if (tensors->rows == 0) return Unit{};
         const Result<const Kernel*> kernel = prepare_for_run(*from_c(context), *checked, stream);
         if (!kernel) return kernel.error();
         return launch(**kernel, tensors, stream);

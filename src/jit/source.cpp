@@ -47,12 +47,14 @@ std::string render_source(const Problem& problem, const Plan& plan, const Arch& 
 namespace normquant {{
 struct Config {{
     static constexpr u32 hidden = {hidden}, dtype = {dtype}, weight_dtype = {weight}, block_size = {block}, scale_format = {format};
-    static constexpr bool swizzled = {swizzled}, in_registers = {in_registers};
+    static constexpr bool swizzled = {swizzled}, linear = {linear}, add = {add}, weight_bias = {bias}, y_out = {y_out};
     static constexpr u32 tree = {tree}, rounds = {rounds}, slots = {slots}, turns = {turns}, block32_partner = {partner};
+    static constexpr bool in_registers = {in_registers};
     static constexpr u32 threads_per_row = {threads}, rows_per_block = {rows}, load_bytes = {load}, cluster = {cluster};
     static constexpr u32 row_groups = {groups}, row_buffers = {buffers};
     static constexpr u32 fp4_path = {path};
-    static constexpr bool native_e4m3 = {native_e4m3}, packed_f32 = {packed_f32}, copy_to_cta = {copy_to_cta}, hold_products = {products_held};
+    static constexpr bool native_e4m3 = {native_e4m3}, packed_f32 = {packed_f32}, copy_to_cta = {copy_to_cta}, overlap = {overlap};
+    static constexpr bool hold_products = {products_held};
     static constexpr u32 kElements = {elements}, kVector = {vector}, kPieces = {pieces}, kProducts = {products}, kLanes = {lanes}, kTurnUnroll = {unroll};
 }};
 // The host planned with these; both sides compute them from the same header.
@@ -70,12 +72,14 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("hidden", hidden), fmt::arg("dtype", static_cast<std::uint32_t>(problem.dtype)),
         fmt::arg("weight", static_cast<std::uint32_t>(problem.weight_dtype)), fmt::arg("block", problem.block_size),
         fmt::arg("format", static_cast<std::uint32_t>(problem.scale_format)),
-        fmt::arg("swizzled", problem.scale_layout == ScaleLayout::swizzled), fmt::arg("threads", threads),
+        fmt::arg("swizzled", problem.swizzled()), fmt::arg("linear", problem.linear()), fmt::arg("add", problem.adds()),
+        fmt::arg("bias", problem.weight_bias_one), fmt::arg("y_out", problem.y_out), fmt::arg("threads", threads),
         fmt::arg("load", plan.load_bytes), fmt::arg("path", static_cast<std::uint32_t>(path)),
         fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("packed_f32", feature.packed_f32), fmt::arg("elements", elements),
         fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products),
         fmt::arg("rows", plan.rows_per_block()), fmt::arg("cluster", plan.cluster), fmt::arg("groups", plan.row_groups),
-        fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("vector", plan.vector),
+        fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("overlap", feature.overlap),
+        fmt::arg("vector", plan.vector),
         fmt::arg("include", fmt::format("#include <{}>", source_of(plan.form).header)), fmt::arg("function", source_of(plan.form).function),
         fmt::arg("lanes", slots * elements / 8),
         fmt::arg("unroll", held ? turns : 1), fmt::arg("tree", normquant::tree_threads(hidden)),

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace nq {
 namespace {
@@ -28,7 +29,7 @@ std::uint32_t staged_bytes(const Problem& problem, const Plan& plan) {
     const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;
     const std::uint32_t granules = normquant::granules_per_thread(problem.hidden, plan.threads_per_row);
     return normquant::StagedLayout(problem.hidden, plan.threads_per_row, granules, plan.row_groups, plan.row_buffers, weight_size,
-                                   kArrivalBarrierBytes)
+                                   problem.adds() ? 2 : 1, kArrivalBarrierBytes)
         .bytes;
 }
 
@@ -100,10 +101,12 @@ bool can_load_32(const Problem& problem, const Arch& arch, std::uint32_t threads
 
 std::uint32_t limited(std::uint32_t limit_of_target, std::uint32_t limit) { return limit == 0 ? limit_of_target : std::min(limit, limit_of_target); }
 
+constexpr std::uint32_t kSplitThreads = 128;  // of a block, where several share a row
+
 // The split form: blocks of four warps, each thread with one vector; none where that is most of a narrow row.
 std::uint32_t split_threads(std::uint32_t hidden) {
     std::uint32_t threads = smallest_valid(hidden);
-    while (threads < 128 && normquant::threads_per_row_valid(hidden, 2 * threads)) threads *= 2;
+    while (threads < kSplitThreads && normquant::threads_per_row_valid(hidden, 2 * threads)) threads *= 2;
     return threads < 64 ? 0 : threads;
 }
 
@@ -119,6 +122,20 @@ Plan split_plan(std::uint32_t hidden, std::uint32_t threads) {
 }
 
 // The plain form, its threads divided among the blocks of a cluster.
+Plan cluster_plan(Variant variant, std::uint32_t threads, std::uint32_t cluster) {
+    Plan plan = plain_plan(variant, threads, 32, 16);
+    plan.cluster = plan.blocks_per_row = cluster;
+    plan.block_threads = threads / cluster;
+    return plan;
+}
+
+// What splits a row that is read and updated in place: blocks of four warps, each with its part of the row, tell each other their sums.
+std::optional<Plan> split_cluster_plan(std::uint32_t hidden, std::uint32_t most_blocks) {
+    const std::uint32_t threads = largest_valid(hidden, 512), cluster = threads / kSplitThreads;
+    if (cluster < 2 || cluster > most_blocks) return std::nullopt;
+    return cluster_plan(Variant::split, threads, cluster);
+}
+
 Result<Plan> cluster_plan(const Arch& arch, const PlanOverride& override) {
     const std::uint32_t threads = override.threads_per_row, cluster = override.cluster;
     const std::uint32_t most = limited(features(arch).cluster_blocks, override.cluster_limit);
@@ -130,10 +147,7 @@ Result<Plan> cluster_plan(const Arch& arch, const PlanOverride& override) {
         return refuse(NQ_ERR_INVALID_ARGUMENT, fmt::format("variant {} has none", name(override.variant)));
     if (most < cluster) return refuse(NQ_ERR_UNSUPPORTED_DEVICE, fmt::format("accepted there are clusters of up to {}", most));
     if (threads / cluster < 32) return refuse(NQ_ERR_UNSUPPORTED_PROBLEM, "each block takes 32 threads or more");
-    Plan plan = plain_plan(Variant::latency, threads, 32, 16);
-    plan.cluster = plan.blocks_per_row = cluster;
-    plan.block_threads = threads / cluster;
-    return plan;
+    return cluster_plan(Variant::latency, threads, cluster);
 }
 
 }  // namespace
@@ -164,7 +178,11 @@ std::vector<Plan> plans_for(const Problem& problem, const Arch& arch, const Plan
     const bool staged = !plans.empty();
     if (!staged) plans.push_back(plain_plan(Variant::throughput, throughput, kSharedBlock, 16));
     plans.push_back(plain_plan(Variant::latency, latency, 32, 16));
-    if (const std::uint32_t threads = split_threads(hidden); threads != 0) plans.push_back(split_plan(hidden, threads));
+    if (problem.adds()) {
+        if (const auto plan = split_cluster_plan(hidden, limited(features(arch).cluster_blocks, limits.cluster_limit))) plans.push_back(*plan);
+    } else if (const std::uint32_t threads = split_threads(hidden); threads != 0) {
+        plans.push_back(split_plan(hidden, threads));
+    }
     if (!staged && can_load_32(problem, arch, throughput)) plans.push_back(plain_plan(Variant::throughput_32b, throughput, kSharedBlock, 32));
     if (plans.size() < 4 && can_load_32(problem, arch, latency)) plans.push_back(plain_plan(Variant::latency_32b, latency, 32, 32));
     return plans;
@@ -190,6 +208,7 @@ Result<Plan> plan_of(const Problem& problem, const Arch& arch, const PlanOverrid
         case Variant::latency: return plain_plan(Variant::latency, threads, 32, 16);
         case Variant::split:
             if (threads % 32 != 0) return missing("whole warps");
+            if (problem.adds()) return missing("a row that is not updated in place, or a cluster_size");
             return split_plan(problem.hidden, threads);
         case Variant::throughput_32b:
         case Variant::latency_32b:
@@ -207,19 +226,21 @@ std::string canonical_text(const Plan& plan) {
     return text;
 }
 
-LaunchShape launch_shape(const Plan& plan, const Problem& problem, std::int64_t rows, bool zero_padding, std::uint32_t multiprocessors) {
-    const bool padded = zero_padding && problem.scale_layout == ScaleLayout::swizzled;
-    const std::uint64_t real = static_cast<std::uint64_t>(rows), covered = padded ? normquant::padded_rows(real) : real;
+LaunchShape launch_shape(const Plan& plan, const Problem& problem, const LaunchRows& rows, std::uint32_t multiprocessors) {
     const auto ceil_div = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
+    const auto real = static_cast<std::uint64_t>(rows.rows);
     LaunchShape shape{.blocks_per_row = plan.blocks_per_row, .block_threads = plan.block_threads, .shared_bytes = plan.shared_bytes};
-    if (rows == 0) return shape;
+    if (real == 0) return shape;
     switch (plan.form) {
-        case Form::plain: shape.blocks = static_cast<std::uint32_t>(ceil_div(covered, plan.rows_per_block())); break;
+        case Form::plain:
         case Form::split: {
-            // Blocks behind the last row zero the padding rows, 16 bytes a thread.
-            const std::uint32_t tiles = normquant::scale_tiles(problem.hidden / problem.block_size);
-            const std::uint32_t chunks = covered == real ? 0 : tiles * (normquant::kTileBytes / 16);
-            shape.blocks = static_cast<std::uint32_t>(real + ceil_div(chunks, std::uint64_t{shape.blocks_per_row} * plan.block_threads));
+            // Blocks behind the last row zero the padding rows: 16 bytes a thread, if all rows are there.
+            const bool padding = rows.zero_padding && problem.swizzled() && real % normquant::kTileRows != 0;
+            const std::uint64_t chunks = padding ? normquant::scale_tiles(problem.blocks()) * (normquant::kTileBytes / 16) : 0;
+            const std::uint64_t threads = std::uint64_t{shape.blocks_per_row} * plan.block_threads;
+            // A row that shares its block leaves none spare when there are fewer rows than that.
+            const bool one_more = chunks == 0 && rows.maybe_fewer && rows.zero_padding && problem.swizzled() && plan.rows_per_block() > 1;
+            shape.blocks = static_cast<std::uint32_t>(ceil_div(real, plan.rows_per_block()) + ceil_div(chunks, threads) + one_more);
             break;
         }
         case Form::staged: {
@@ -229,7 +250,7 @@ LaunchShape launch_shape(const Plan& plan, const Problem& problem, std::int64_t 
             const std::uint32_t members = plan.block_threads / plan.row_groups, balanced = members >= 128 ? 1 : 128 / members;
             std::uint64_t groups = ceil_div(real, multiprocessors * turns * group_rows);
             if (turns > 1) groups = std::min<std::uint64_t>(ceil_div(groups, balanced) * balanced, plan.row_groups);
-            shape.blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(multiprocessors, ceil_div(covered, groups * group_rows)));
+            shape.blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(multiprocessors, ceil_div(real, groups * group_rows)));
             shape.block_threads = static_cast<std::uint32_t>(groups) * members;
             break;
         }

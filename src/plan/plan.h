@@ -70,7 +70,11 @@ struct LaunchShape {
     std::uint32_t block_threads = 0;
     std::uint32_t shared_bytes = 0;  // dynamic
 };
-// For these rows and, when the kernel zeroes it, the padding rows of a swizzled scale buffer.
-LaunchShape launch_shape(const Plan& plan, const Problem& problem, std::int64_t rows, bool zero_padding, std::uint32_t multiprocessors);
+struct LaunchRows {
+    std::int64_t rows = 0;       // the most
+    bool maybe_fewer = false;    // the device knows how many
+    bool zero_padding = false;   // the kernel zeroes the padding rows of a swizzled scale buffer
+};
+LaunchShape launch_shape(const Plan& plan, const Problem& problem, const LaunchRows& rows, std::uint32_t multiprocessors);
 
 }  // namespace nq

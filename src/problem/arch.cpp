@@ -85,6 +85,7 @@ ArchFeatures features(const Arch& arch) {
             .packed_f32 = row->packed_f32,
             .staged_bytes = arch.major < 9 ? 0u : arch.major < 12 ? 227u << 10 : 99u << 10,
             .copy_to_cta = arch.major >= 10,
+            .overlap = arch.major >= 9,
             .cluster_blocks = arch.major < 9 ? 1u : 16u};
 }
 

@@ -43,6 +43,7 @@ struct ArchFeatures {
     bool packed_f32 = false;      // mul.rn.f32x2 and fma.rn.f32x2, each one instruction
     std::uint32_t staged_bytes = 0;  // shared memory that a block may have where there are bulk copies, sm_90 and later; else 0
     bool copy_to_cta = false;        // cp.async.bulk names the block's own shared memory as such
+    bool overlap = false;            // griddepcontrol: a launch may begin before the one before it has ended
     std::uint32_t cluster_blocks = 1;  // that a cluster may have; whether a device has room for one is its driver's answer
 };
 ArchFeatures features(const Arch& arch);

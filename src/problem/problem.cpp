@@ -55,6 +55,8 @@ const char* name(ScaleLayout layout) {
             return "linear";
         case ScaleLayout::swizzled:
             return "swizzled";
+        case ScaleLayout::both:
+            return "both";
     }
     return "?";
 }
@@ -78,8 +80,8 @@ Result<Problem> problem_from_c(const nq_problem* c) {
     if (c->scale_format != NQ_SCALE_E4M3 && c->scale_format != NQ_SCALE_UE8M0) {
         return refuse("scale_format", c->scale_format, "NQ_SCALE_E4M3 (0), NQ_SCALE_UE8M0 (1)");
     }
-    if (c->scale_layout != NQ_LAYOUT_LINEAR && c->scale_layout != NQ_LAYOUT_SWIZZLED) {
-        return refuse("scale_layout", c->scale_layout, "NQ_LAYOUT_LINEAR (0), NQ_LAYOUT_SWIZZLED (1)");
+    if (c->scale_layout > NQ_LAYOUT_BOTH) {
+        return refuse("scale_layout", c->scale_layout, "NQ_LAYOUT_LINEAR (0), NQ_LAYOUT_SWIZZLED (1), NQ_LAYOUT_BOTH (2)");
     }
     if ((c->flags & ~kKnownFlags) != 0) {
         return Error{NQ_ERR_INVALID_ARGUMENT,
@@ -118,25 +120,12 @@ std::string canonical_text(const Problem& problem) {
                        problem.weight_bias_one, problem.y_out);
 }
 
-Outcome kernel_exists(const Problem& problem) {
-    const char* what = problem.op == Op::add_rmsnorm ? "op NQ_OP_ADD_RMSNORM"
-                       : problem.weight_bias_one     ? "flag NQ_PROBLEM_WEIGHT_BIAS_ONE"
-                       : problem.y_out               ? "flag NQ_PROBLEM_Y_OUT"
-                                                     : nullptr;
-    if (what == nullptr) return Unit{};
-    return Error{NQ_ERR_UNSUPPORTED_PROBLEM,
-                 fmt::format("there is no kernel for nq_problem.{}; only nq_reference, on the CPU, covers it. "
-                             "Accepted: NQ_OP_RMSNORM without flags",
-                             what)};
-}
-
 std::size_t fp4_bytes(const Problem& problem, std::int64_t rows) {
     return static_cast<std::size_t>(rows) * (problem.hidden / 2);
 }
 
 std::size_t scale_bytes(const Problem& problem, std::int64_t rows) {
-    return normquant::scale_buffer_bytes(static_cast<std::uint64_t>(rows), problem.blocks(),
-                                         problem.scale_layout == ScaleLayout::swizzled);
+    return normquant::scale_buffer_bytes(static_cast<std::uint64_t>(rows), problem.blocks(), problem.swizzled());
 }
 
 }  // namespace nq

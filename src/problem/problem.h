@@ -13,7 +13,7 @@ namespace nq {
 enum class Op : std::uint32_t { rmsnorm = NQ_OP_RMSNORM, add_rmsnorm = NQ_OP_ADD_RMSNORM };
 enum class DType : std::uint32_t { fp16 = NQ_FP16, bf16 = NQ_BF16, fp32 = NQ_FP32 };
 enum class ScaleFormat : std::uint32_t { e4m3 = NQ_SCALE_E4M3, ue8m0 = NQ_SCALE_UE8M0 };
-enum class ScaleLayout : std::uint32_t { linear = NQ_LAYOUT_LINEAR, swizzled = NQ_LAYOUT_SWIZZLED };
+enum class ScaleLayout : std::uint32_t { linear = NQ_LAYOUT_LINEAR, swizzled = NQ_LAYOUT_SWIZZLED, both = NQ_LAYOUT_BOTH };
 
 struct Problem {
     Op op = Op::rmsnorm;
@@ -27,6 +27,9 @@ struct Problem {
     bool y_out = false;
 
     std::uint32_t blocks() const { return hidden / block_size; }  // scales a row
+    bool adds() const { return op == Op::add_rmsnorm; }
+    bool swizzled() const { return scale_layout != ScaleLayout::linear; }
+    bool linear() const { return scale_layout != ScaleLayout::swizzled; }
 
     friend bool operator==(const Problem&, const Problem&) = default;
 };
@@ -46,11 +49,8 @@ nq_problem problem_to_c(const Problem& problem);
 // "op=rmsnorm hidden=7168 dtype=bf16 weight=bf16 block=16 scale=e4m3 layout=linear bias=0 y_out=0"
 std::string canonical_text(const Problem& problem);
 
-// NQ_ERR_UNSUPPORTED_PROBLEM where only the reference covers the problem.
-Outcome kernel_exists(const Problem& problem);
-
 // Byte sizes; the caller has checked 0 <= rows <= kMaxRows.
 std::size_t fp4_bytes(const Problem& problem, std::int64_t rows);
-std::size_t scale_bytes(const Problem& problem, std::int64_t rows);
+std::size_t scale_bytes(const Problem& problem, std::int64_t rows);  // of the swizzled scales, where they are written
 
 }  // namespace nq

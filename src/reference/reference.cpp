@@ -62,14 +62,13 @@ void store_float(float* address, std::int64_t index, float value) {
     std::memcpy(reinterpret_cast<unsigned char*>(address) + index * 4, &value, 4);
 }
 
-// Section 7: scale-factor layouts.
-struct ScaleLayoutBytes {
+// Section 7: a swizzled scale buffer.
+struct SwizzledBytes {
     std::int64_t blocks;  // scales a row
     std::int64_t tiles;   // 128x4 tiles across a row
-    bool swizzled;
 
+    explicit SwizzledBytes(const Problem& problem) : blocks(problem.blocks()), tiles((problem.blocks() + 3) / 4) {}
     std::int64_t offset(std::int64_t row, std::int64_t block) const {
-        if (!swizzled) return row * blocks + block;
         return (row / 128 * tiles + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4;
     }
 };
@@ -125,15 +124,18 @@ BlockScale block_scale(float maximum, float rstd, float global_scale, ScaleForma
 
 // noinline: its arithmetic must not move out of the scope of DefaultFloatEnvironment.
 [[gnu::noinline]] void compute_row(const Problem& problem, const HostTensors& tensors, std::int64_t row) {
-    const unsigned char* v_row = tensors.x + row * tensors.x_stride * 2;
+    const std::int64_t batch = tensors.batch_rows != 0 ? row / tensors.batch_rows : 0;
+    const unsigned char* v_row = tensors.x + (batch * tensors.x_batch_stride + (row - batch * tensors.batch_rows) * tensors.x_stride) * 2;
 
     // Section 1: the residual add; the rounded sum is what is normalized.
-    if (problem.op == Op::add_rmsnorm) {
-        unsigned char* residual = tensors.residual + row * tensors.residual_stride * 2;
+    if (problem.adds()) {
+        const unsigned char* residual = tensors.residual + row * tensors.residual_stride * 2;
+        unsigned char* sum = tensors.residual_out != nullptr ? tensors.residual_out + row * tensors.residual_out_stride * 2
+                                                             : tensors.residual + row * tensors.residual_stride * 2;
         for (std::uint32_t e = 0; e < problem.hidden; ++e) {
-            store16(residual, e, problem.dtype, load(v_row, e, problem.dtype) + load(residual, e, problem.dtype));
+            store16(sum, e, problem.dtype, load(v_row, e, problem.dtype) + load(residual, e, problem.dtype));
         }
-        v_row = residual;
+        v_row = sum;
     }
 
     // Section 2.
@@ -146,8 +148,12 @@ BlockScale block_scale(float maximum, float rstd, float global_scale, ScaleForma
     if (tensors.rstd != nullptr) store_float(tensors.rstd, row, rstd);
 
     const float global_scale = tensors.global_scale != nullptr ? load(tensors.global_scale, 0, DType::fp32) : 1.0f;
-    const ScaleLayoutBytes layout{problem.blocks(), (problem.blocks() + 3) / 4,
-                                  problem.scale_layout == ScaleLayout::swizzled};
+    const SwizzledBytes swizzled(problem);
+    unsigned char* scales_row = nullptr;
+    if (problem.linear()) {
+        const std::int64_t stride = tensors.scales_stride != 0 ? tensors.scales_stride : problem.blocks();
+        scales_row = (problem.swizzled() ? tensors.scales_linear : tensors.scales) + row * stride;
+    }
     unsigned char* fp4_row = tensors.fp4 + row * tensors.fp4_stride;
     unsigned char* y_row = problem.y_out ? tensors.y_out + row * tensors.y_out_stride * 2 : nullptr;
 
@@ -166,7 +172,8 @@ BlockScale block_scale(float maximum, float rstd, float global_scale, ScaleForma
 
         // Section 5.
         const BlockScale scale = block_scale(largest * rstd, rstd, global_scale, problem.scale_format);
-        tensors.scales[layout.offset(row, block)] = scale.code;
+        if (problem.swizzled()) tensors.scales[swizzled.offset(row, block)] = scale.code;
+        if (scales_row != nullptr) scales_row[block] = scale.code;
 
         // Section 6: FP4 codes, the even element in the low nibble.
         for (std::uint32_t i = 0; i < problem.block_size; i += 2) {
@@ -178,11 +185,11 @@ BlockScale block_scale(float maximum, float rstd, float global_scale, ScaleForma
 }
 
 // Section 7: rows behind the last one, and blocks behind the last of a row, up to whole tiles.
-void zero_padding(const Problem& problem, const HostTensors& tensors) {
-    const ScaleLayoutBytes layout{problem.blocks(), (problem.blocks() + 3) / 4, true};
+void zero_padding(const Problem& problem, const HostTensors& tensors, std::int64_t rows) {
+    const SwizzledBytes layout(problem);
     const std::int64_t padded_rows = (tensors.rows + 127) / 128 * 128;
     for (std::int64_t row = 0; row < padded_rows; ++row) {
-        for (std::int64_t block = row < tensors.rows ? layout.blocks : 0; block < layout.tiles * 4; ++block) {
+        for (std::int64_t block = row < rows ? layout.blocks : 0; block < layout.tiles * 4; ++block) {
             tensors.scales[layout.offset(row, block)] = 0;
         }
     }
@@ -196,7 +203,8 @@ Outcome check_presence(const Problem& problem, const HostTensors& tensors) {
     if (tensors.weight == nullptr) return missing("weight");
     if (tensors.fp4 == nullptr) return missing("fp4");
     if (tensors.scales == nullptr) return missing("scales");
-    if (problem.op == Op::add_rmsnorm && tensors.residual == nullptr) return missing("residual");
+    if (problem.scale_layout == ScaleLayout::both && tensors.scales_linear == nullptr) return missing("scales_linear");
+    if (problem.adds() && tensors.residual == nullptr) return missing("residual");
     if (problem.y_out && tensors.y_out == nullptr) return missing("y_out");
     if (problem.scale_format == ScaleFormat::ue8m0 && tensors.global_scale != nullptr) {
         return Error{NQ_ERR_INVALID_ARGUMENT,
@@ -228,17 +236,23 @@ Outcome reference(const Problem& problem, const HostTensors& tensors, unsigned t
     if (tensors.rows == 0) return Unit{};
     if (Outcome present = check_presence(problem, tensors); !present) return present;
 
+    std::int64_t rows = tensors.rows;
+    if (tensors.device_rows != nullptr) {
+        std::int32_t count;
+        std::memcpy(&count, tensors.device_rows, sizeof count);
+        rows = std::clamp<std::int64_t>(count, 0, rows);
+    }
     std::atomic<std::int64_t> next{0};
     const auto work = [&] {
         const DefaultFloatEnvironment environment;
-        for (std::int64_t row; (row = next.fetch_add(1, std::memory_order_relaxed)) < tensors.rows;) {
+        for (std::int64_t row; (row = next.fetch_add(1, std::memory_order_relaxed)) < rows;) {
             compute_row(problem, tensors, row);
         }
     };
     if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
     {
         std::vector<std::jthread> helpers;
-        for (std::int64_t i = 1; i < std::min<std::int64_t>(threads, tensors.rows); ++i) {
+        for (std::int64_t i = 1; i < std::min<std::int64_t>(threads, rows); ++i) {
             try {
                 helpers.emplace_back(work);
             } catch (const std::system_error&) {
@@ -247,7 +261,7 @@ Outcome reference(const Problem& problem, const HostTensors& tensors, unsigned t
         }
         work();
     }
-    if (problem.scale_layout == ScaleLayout::swizzled && !tensors.keep_padding) zero_padding(problem, tensors);
+    if (problem.swizzled() && !tensors.keep_padding) zero_padding(problem, tensors, rows);
     return Unit{};
 }
 

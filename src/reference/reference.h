@@ -15,15 +15,22 @@ struct HostTensors {
     bool keep_padding = false;
     const unsigned char* x = nullptr;
     std::int64_t x_stride = 0;  // elements
+    std::int64_t batch_rows = 0;  // 0: one batch of all rows
+    std::int64_t x_batch_stride = 0;
     const unsigned char* weight = nullptr;
     const float* global_scale = nullptr;
     unsigned char* fp4 = nullptr;
     std::int64_t fp4_stride = 0;  // bytes
     unsigned char* scales = nullptr;
+    unsigned char* scales_linear = nullptr;  // with both layouts
+    std::int64_t scales_stride = 0;          // bytes, of linear scales; 0: contiguous
     unsigned char* residual = nullptr;
-    std::int64_t residual_stride = 0;  // elements
+    std::int64_t residual_stride = 0;       // elements
+    unsigned char* residual_out = nullptr;  // null: in place
+    std::int64_t residual_out_stride = 0;
     unsigned char* y_out = nullptr;
     std::int64_t y_out_stride = 0;  // elements
+    const std::int32_t* device_rows = nullptr;
     float* sum_of_squares = nullptr;
     float* rstd = nullptr;
 };

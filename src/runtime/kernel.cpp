@@ -94,7 +94,7 @@ Outcome check_cluster(const Driver& driver, CUkernel kernel, const Problem& prob
     if (plan.cluster > kPortableCluster)
         result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, device.ordinal);
     int clusters = 0;
-    const Launch launch(launch_shape(plan, problem, 1, false, 1), plan, nullptr);
+    const Launch launch(launch_shape(plan, problem, {.rows = 1}, 1), plan, nullptr, false);
     if (result == CUDA_SUCCESS)
         result = driver.cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel), launch.config());
     const std::string what = fmt::format("a cluster of {} blocks of {} threads", plan.cluster, plan.block_threads);
@@ -105,7 +105,7 @@ Outcome check_cluster(const Driver& driver, CUkernel kernel, const Problem& prob
 
 }  // namespace
 
-Launch::Launch(const LaunchShape& shape, const Plan& plan, CUstream stream) {
+Launch::Launch(const LaunchShape& shape, const Plan& plan, CUstream stream, bool overlap) {
     config_.gridDimX = shape.blocks;
     config_.gridDimY = shape.blocks_per_row;
     config_.gridDimZ = 1;
@@ -113,14 +113,21 @@ Launch::Launch(const LaunchShape& shape, const Plan& plan, CUstream stream) {
     config_.blockDimY = config_.blockDimZ = 1;
     config_.sharedMemBytes = shape.shared_bytes;
     config_.hStream = stream;
+    config_.attrs = attributes_;
+    const auto add = [this](CUlaunchAttributeID id) -> CUlaunchAttributeValue& {
+        CUlaunchAttribute& attribute = attributes_[config_.numAttrs++];
+        attribute = {};
+        attribute.id = id;
+        return attribute.value;
+    };
     if (plan.cluster > 1) {
-        cluster_.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        cluster_.value.clusterDim.x = 1;
-        cluster_.value.clusterDim.y = plan.cluster;
-        cluster_.value.clusterDim.z = 1;
-        config_.attrs = &cluster_;
-        config_.numAttrs = 1;
+        CUlaunchAttributeValue& cluster = add(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+        cluster.clusterDim.x = 1;
+        cluster.clusterDim.y = plan.cluster;
+        cluster.clusterDim.z = 1;
     }
+    if (overlap) add(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).programmaticStreamSerializationAllowed = 1;
+    if (config_.numAttrs == 0) config_.attrs = nullptr;
 }
 
 Result<DeviceContext> device_context(const Driver& driver, CUstream stream) {
@@ -201,7 +208,11 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
             if (result != CUDA_SUCCESS) return load_error(driver, result, "cuKernelSetAttribute", device, arch);
         }
         if (variant.plan.cluster > 1) {
-            if (Outcome fits = check_cluster(driver, kept.kernel, problem, variant.plan, device); !fits) return std::move(fits).error();
+            if (Outcome fits = check_cluster(driver, kept.kernel, problem, variant.plan, device); !fits) {
+                // Of several variants, the others do without it.
+                if (cubins.size() > 1 && fits.error().status == NQ_ERR_UNSUPPORTED_DEVICE) continue;
+                return std::move(fits).error();
+            }
         }
         // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load
         // the code now and not at the first launch, which may be in a capture.
@@ -216,6 +227,7 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
             if (kernel->by_variant_[i] == nullptr) kernel->by_variant_[i] = kernel->by_variant_[static_cast<std::size_t>(nearest)];
         }
     }
+    kernel->overlaps_ = features(arch).overlap;
     kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row;
     return std::unique_ptr<const Kernel>(std::move(kernel));
 }

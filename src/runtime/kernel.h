@@ -51,7 +51,8 @@ struct VariantCubin {
 // What the driver takes to launch a plan. Not to be moved: the configuration points into it.
 class Launch {
 public:
-    Launch(const LaunchShape& shape, const Plan& plan, CUstream stream);
+    // overlap: with the end of the kernel before it in the stream.
+    Launch(const LaunchShape& shape, const Plan& plan, CUstream stream, bool overlap);
     Launch(const Launch&) = delete;
     Launch& operator=(const Launch&) = delete;
 
@@ -59,7 +60,7 @@ public:
 
 private:
     CUlaunchConfig config_{};
-    CUlaunchAttribute cluster_{};
+    CUlaunchAttribute attributes_[2];
 };
 
 class Kernel {
@@ -83,6 +84,7 @@ public:
     const Problem& problem() const { return problem_; }
     const Device& device() const { return device_; }
     pid_t process() const { return process_; }  // that loaded it
+    bool overlaps() const { return overlaps_; }  // made for launches that may
     std::int64_t split_blocks() const { return split_blocks_; }  // a row, in its variant
     const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
 
@@ -93,6 +95,7 @@ private:
     Problem problem_;
     Device device_;
     pid_t process_;
+    bool overlaps_ = false;
     std::int64_t split_blocks_ = 1;
     std::vector<Loaded> loaded_;
     std::array<const Loaded*, kVariants> by_variant_{};  // every variant, those that do not exist by the nearest that does

@@ -12,9 +12,9 @@
 namespace nq {
 namespace {
 
-bool is_aligned32(const nq_tensors& tensors, std::int64_t x_stride) {
+bool is_aligned32(const nq_tensors& tensors, const Layout& layout) {
     const auto bits = reinterpret_cast<std::uintptr_t>(tensors.x) | reinterpret_cast<std::uintptr_t>(tensors.weight) |
-                      static_cast<std::uintptr_t>(x_stride * 2);
+                      static_cast<std::uintptr_t>(layout.x_stride * 2) | static_cast<std::uintptr_t>(layout.x_batch_stride * 2);
     return bits % 32 == 0;
 }
 
@@ -32,16 +32,38 @@ Outcome launch(const Kernel& kernel, const nq_tensors* tensors, CUstream stream)
     }
     if (t.rows == 0) return Unit{};
 
-    const std::int64_t stride = x_stride(problem, t);
-    const bool zero_padding = problem.scale_layout == ScaleLayout::swizzled && (t.flags & NQ_TENSORS_KEEP_PADDING) == 0;
+    const Layout layout(problem, t);
+    const bool zero_padding = problem.swizzled() && (t.flags & NQ_TENSORS_KEEP_PADDING) == 0;
     const Kernel::Loaded& variant =
-        kernel.variant(choose_variant(t.rows, kernel.split_blocks(), kernel.device().multiprocessors, is_aligned32(t, stride)));
+        kernel.variant(choose_variant(t.rows, kernel.split_blocks(), kernel.device().multiprocessors, is_aligned32(t, layout)));
 
-    normquant::Params params{t.x,    t.weight, t.global_scale, t.fp4, t.scales, stride, fp4_stride(problem, t),
-                             t.rows, t.eps,    zero_padding};
+    normquant::Params params{};
+    params.x = t.x;
+    params.weight = t.weight;
+    params.global_scale = t.global_scale;
+    params.device_rows = t.device_rows;
+    params.fp4 = t.fp4;
+    params.scale_swizzled = layout.scales_swizzled;
+    params.scale_linear = layout.scales_linear;
+    params.residual = t.residual;
+    params.residual_out = layout.residual_out;
+    params.y_out = t.y_out;
+    params.x_stride = layout.x_stride;
+    params.x_batch_stride = layout.x_batch_stride;
+    params.residual_stride = layout.residual_stride;
+    params.residual_out_stride = layout.residual_out_stride;
+    params.y_out_stride = layout.y_out_stride;
+    params.fp4_stride = layout.fp4_stride;
+    params.scale_stride = layout.scales_stride;
+    params.rows = t.rows;
+    params.batch_rows = static_cast<std::uint32_t>(t.batch_rows);
+    params.eps = t.eps;
+    params.zero_padding = zero_padding;
+    params.constant_weight = (t.flags & NQ_TENSORS_CONSTANT_WEIGHT) != 0;
     void* arguments[] = {&params};
-    const Launch launch(launch_shape(variant.plan, problem, t.rows, zero_padding, static_cast<std::uint32_t>(kernel.device().multiprocessors)),
-                        variant.plan, stream);
+    const LaunchShape shape = launch_shape(variant.plan, problem, {t.rows, t.device_rows != nullptr, zero_padding},
+                                           static_cast<std::uint32_t>(kernel.device().multiprocessors));
+    const Launch launch(shape, variant.plan, stream, (t.flags & NQ_TENSORS_OVERLAP) != 0 && kernel.overlaps());
 
     // The driver documents this cast: a CUkernel stands for its function in the context of the launch.
     const CUresult result =

@@ -48,7 +48,6 @@ void add_jobs(std::vector<Job>& jobs, std::size_t index, const nq_problem& c, co
         error.message = fmt::format("problems[{}]: {}", index, error.message);
         return fail(std::move(error));
     }
-    if (Outcome exists = kernel_exists(*problem); !exists) return fail(std::move(exists).error());
     if (arch_name == nullptr)
         return fail({NQ_ERR_INVALID_ARGUMENT, "a name in archs is NULL; accepted: \"sm_90\" and the like", {}});
     Result<Arch> arch = parse_arch(arch_name);

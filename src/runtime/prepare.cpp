@@ -208,7 +208,6 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
 template <class Refusal>
 Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, const PlanOverride& override,
                                      CUstream stream, Refusal refusal) {
-    if (Outcome exists = kernel_exists(problem); !exists) return std::move(exists).error();
     auto driver = context.driver();
     if (!driver) return std::move(driver).error();
     Result<DeviceContext> device_context = nq::device_context(**driver, stream);

@@ -1,6 +1,7 @@
 #include "runtime/tensors.h"
 
 #include "problem/struct_size.h"
+#include "runtime/overlap.h"
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@ constexpr std::size_t kVectorBytes = 16;  // x, weight, residual and y_out move 
 constexpr std::size_t kGranuleCodes = 8;  // bytes of 16 codes
 constexpr std::size_t kFloatBytes = sizeof(float);
 constexpr std::size_t kElementBytes = 2;  // of x, residual and y_out
+constexpr std::uint32_t kFlags = NQ_TENSORS_KEEP_PADDING | NQ_TENSORS_OVERLAP | NQ_TENSORS_CONSTANT_WEIGHT;
 
 Error refuse(const char* field, const std::string& value, const std::string& accepted,
              nq_status status = NQ_ERR_INVALID_ARGUMENT) {
@@ -58,7 +60,7 @@ struct Stride {
 
 Outcome check_stride(const Stride& s, std::int64_t rows, Memory memory) {
     if (s.value == 0) return Unit{};
-    if (s.need == Need::excluded) return refuse(s.field, fmt::format("{}", s.value), "0 for a tensor that is NULL");
+    if (s.need == Need::excluded) return refuse(s.field, fmt::format("{}", s.value), "0 without its tensor");
     const auto step = static_cast<std::int64_t>(memory == Memory::device ? s.alignment / s.unit : 1);
     const auto refused = [&](nq_status status) {
         return refuse(
@@ -76,23 +78,64 @@ Outcome check_stride(const Stride& s, std::int64_t rows, Memory memory) {
     return Unit{};
 }
 
-// Equal addresses are certain to overlap. Ranges are not compared: rows with a stride may interleave on purpose.
-Outcome check_distinct(const nq_tensors& t) {
-    const std::pair<const char*, const void*> outputs[] = {
-        {"fp4", t.fp4}, {"scales", t.scales}, {"residual", t.residual}, {"y_out", t.y_out}};
-    const std::pair<const char*, const void*> inputs[] = {
-        {"x", t.x}, {"weight", t.weight}, {"global_scale", t.global_scale}};
-    for (auto output = std::begin(outputs); output != std::end(outputs); ++output) {
-        if (output->second == nullptr) continue;
-        const auto clash = [&](const std::pair<const char*, const void*>& other) {
-            return refuse(output->first, fmt::format("{}, the same as nq_tensors.{}", output->second, other.first),
+// Rows a batch and the distance between batches, which may be less than a batch takes: [batches][rows] may be a transposed view.
+Outcome check_batches(const nq_tensors& t, std::int64_t x_stride, Memory memory) {
+    if (t.batch_rows < 0 || t.batch_rows > kMaxRows) {
+        return refuse("batch_rows", fmt::format("{}", t.batch_rows), fmt::format("0 to {}", kMaxRows));
+    }
+    if (t.x_batch_stride == 0) return Unit{};
+    if (t.batch_rows == 0) return refuse("x_batch_stride", fmt::format("{}", t.x_batch_stride), "0 without batch_rows");
+    const std::int64_t step = memory == Memory::device ? kVectorBytes / kElementBytes : 1, batches = t.rows / t.batch_rows + 1;
+    const auto refused = [&](nq_status status) {
+        return refuse("x_batch_stride", fmt::format("{}", t.x_batch_stride),
+                      fmt::format("0, or positive multiples of {} with which all batches are within 2^63 bytes", step), status);
+    };
+    std::int64_t batch_bytes = 0, row_bytes = 0;
+    if (t.x_batch_stride < 0 || __builtin_mul_overflow(t.x_batch_stride, batches * std::int64_t{kElementBytes}, &batch_bytes) ||
+        __builtin_mul_overflow(x_stride, t.batch_rows * std::int64_t{kElementBytes}, &row_bytes) ||
+        __builtin_add_overflow(batch_bytes, row_bytes, &batch_bytes)) {
+        return refused(NQ_ERR_INVALID_ARGUMENT);
+    }
+    if (t.x_batch_stride % step != 0) return refused(NQ_ERR_MISALIGNED);
+    return Unit{};
+}
+
+struct Tensor {
+    const char* field;
+    const void* address;
+    std::uint64_t row_bytes, stride, rows;
+    bool written;
+
+    MemoryRows memory() const { return {reinterpret_cast<std::uintptr_t>(address), row_bytes, stride, rows}; }
+};
+
+// The most that may be touched, except for x in batches, of which only the first row is considered.
+Outcome check_overlap(const Problem& problem, const nq_tensors& t, const Layout& layout) {
+    const auto rows = static_cast<std::uint64_t>(t.rows);
+    const std::uint64_t row = std::uint64_t{problem.hidden} * kElementBytes, weight = std::uint64_t{problem.hidden} * (problem.weight_dtype == DType::fp32 ? 4 : 2);
+    const auto bytes = [](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; };
+    const bool in_place = layout.residual_out == t.residual && layout.residual_out_stride == layout.residual_stride;
+    const Tensor tensors[] = {
+        {"fp4", t.fp4, problem.hidden / 2, static_cast<std::uint64_t>(layout.fp4_stride), rows, true},
+        {"scales", layout.scales_swizzled, scale_bytes(problem, t.rows), 0, 1, true},
+        {problem.swizzled() ? "scales_linear" : "scales", layout.scales_linear, problem.blocks(), static_cast<std::uint64_t>(layout.scales_stride), rows, true},
+        {t.residual_out != nullptr ? "residual_out" : "residual", layout.residual_out, row, bytes(layout.residual_out_stride), rows, true},
+        {"y_out", t.y_out, row, bytes(layout.y_out_stride), rows, true},
+        {"sum_of_squares", t.sum_of_squares, kFloatBytes, kFloatBytes, rows, true},
+        {"rstd", t.rstd, kFloatBytes, kFloatBytes, rows, true},
+        {"residual", in_place ? nullptr : t.residual, row, bytes(layout.residual_stride), rows, false},
+        {"x", t.x, row, bytes(layout.x_stride), t.batch_rows == 0 ? rows : 1, false},
+        {"weight", t.weight, weight, 0, 1, false},
+        {"global_scale", t.global_scale, kFloatBytes, 0, 1, false},
+        {"device_rows", t.device_rows, sizeof(std::int32_t), 0, 1, false},
+    };
+    for (auto output = std::begin(tensors); output->written; ++output) {
+        if (output->address == nullptr) continue;
+        const MemoryRows memory = output->memory();
+        for (auto other = output + 1; other != std::end(tensors); ++other) {
+            if (other->address == nullptr || !certainly_overlap(memory, other->memory())) continue;
+            return refuse(output->field, fmt::format("{}, which overlaps nq_tensors.{} at {}", output->address, other->field, other->address),
                           "memory that no other tensor uses");
-        };
-        for (const auto& input : inputs) {
-            if (input.second == output->second) return clash(input);
-        }
-        for (auto other = std::begin(outputs); other != output; ++other) {
-            if (other->second == output->second) return clash(*other);
         }
     }
     return Unit{};
@@ -101,10 +144,15 @@ Outcome check_distinct(const nq_tensors& t) {
 }  // namespace
 
 std::optional<std::size_t> required_alignment(const Problem& problem, std::string_view tensor) {
-    if (tensor == "x" || tensor == "weight" || tensor == "residual" || tensor == "y_out") return kVectorBytes;
+    for (const char* rows : {"x", "weight", "residual", "residual_out", "y_out"}) {
+        if (tensor == rows) return kVectorBytes;
+    }
     if (tensor == "fp4") return kGranuleCodes;
-    if (tensor == "scales") return problem.scale_layout == ScaleLayout::swizzled ? kVectorBytes : 1;
-    if (tensor == "global_scale" || tensor == "sum_of_squares" || tensor == "rstd") return kFloatBytes;
+    if (tensor == "scales") return problem.swizzled() ? kVectorBytes : 1;
+    if (tensor == "scales_linear") return 1;
+    for (const char* word : {"global_scale", "device_rows", "sum_of_squares", "rstd"}) {
+        if (tensor == word) return kFloatBytes;
+    }
     return std::nullopt;
 }
 
@@ -115,8 +163,9 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
     if (Outcome size = check_struct_size("nq_tensors", tensors, sizeof(nq_tensors)); !size) return size;
     const nq_tensors& t = *tensors;
 
-    if ((t.flags & ~NQ_TENSORS_KEEP_PADDING) != 0) {
-        return refuse("flags", fmt::format("{:#x}", t.flags), "0, NQ_TENSORS_KEEP_PADDING (0x1)");
+    if ((t.flags & ~kFlags) != 0) {
+        return refuse("flags", fmt::format("{:#x}", t.flags),
+                      "any of NQ_TENSORS_KEEP_PADDING (0x1), NQ_TENSORS_OVERLAP (0x2), NQ_TENSORS_CONSTANT_WEIGHT (0x4)");
     }
     if (t.rows < 0 || t.rows > kMaxRows)
         return refuse("rows", fmt::format("{}", t.rows), fmt::format("0 to {}", kMaxRows));
@@ -124,12 +173,13 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
     if (t.reserved != 0) return refuse("reserved", fmt::format("{}", t.reserved), "0");
 
     const std::int64_t hidden = problem.hidden;
-    const bool adds = problem.op == Op::add_rmsnorm;
     const Need global_scale = problem.scale_format == ScaleFormat::e4m3 ? Need::optional : Need::excluded;
-    const Need residual = adds ? Need::required : Need::excluded;
+    const Need residual = problem.adds() ? Need::required : Need::excluded;
+    const Need residual_out = problem.adds() ? Need::optional : Need::excluded;
+    const Need scales_linear = problem.scale_layout == ScaleLayout::both ? Need::required : Need::excluded;
     const Need y_out = problem.y_out ? Need::required : Need::excluded;
     const Need inner = memory == Memory::host ? Need::optional : Need::excluded;
-    const std::size_t scales_alignment = problem.scale_layout == ScaleLayout::swizzled ? kVectorBytes : 1;
+    const std::size_t scales_alignment = problem.swizzled() ? kVectorBytes : 1;
 
     const Pointer pointers[] = {
         {"x", t.x, kVectorBytes, Need::required, ""},
@@ -137,8 +187,11 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
         {"global_scale", t.global_scale, kFloatBytes, global_scale, "with NQ_SCALE_UE8M0"},
         {"fp4", t.fp4, kGranuleCodes, Need::required, ""},
         {"scales", t.scales, scales_alignment, Need::required, ""},
+        {"scales_linear", t.scales_linear, 1, scales_linear, "without NQ_LAYOUT_BOTH"},
         {"residual", t.residual, kVectorBytes, residual, "without NQ_OP_ADD_RMSNORM"},
+        {"residual_out", t.residual_out, kVectorBytes, residual_out, "without NQ_OP_ADD_RMSNORM"},
         {"y_out", t.y_out, kVectorBytes, y_out, "without NQ_PROBLEM_Y_OUT"},
+        {"device_rows", t.device_rows, sizeof(std::int32_t), Need::optional, ""},
         {"sum_of_squares", t.sum_of_squares, kFloatBytes, inner, "but for nq_reference"},
         {"rstd", t.rstd, kFloatBytes, inner, "but for nq_reference"},
     };
@@ -149,13 +202,17 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
         {"x_stride", t.x_stride, hidden, kElementBytes, kVectorBytes, Need::optional},
         {"fp4_stride", t.fp4_stride, hidden / 2, 1, kGranuleCodes, Need::optional},
         {"residual_stride", t.residual_stride, hidden, kElementBytes, kVectorBytes, residual},
+        {"residual_out_stride", t.residual_out_stride, hidden, kElementBytes, kVectorBytes, t.residual_out != nullptr ? Need::optional : Need::excluded},
         {"y_out_stride", t.y_out_stride, hidden, kElementBytes, kVectorBytes, y_out},
+        {"scales_stride", t.scales_stride, problem.blocks(), 1, 1, problem.linear() ? Need::optional : Need::excluded},
     };
     for (const Stride& stride : strides) {
         if (Outcome valid = check_stride(stride, t.rows, memory); !valid) return valid;
     }
+    const Layout layout(problem, t);
+    if (Outcome valid = check_batches(t, layout.x_stride, memory); !valid) return valid;
     if (t.rows == 0) return Unit{};
-    return check_distinct(t);
+    return check_overlap(problem, t, layout);
 }
 
 }  // namespace nq

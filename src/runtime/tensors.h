@@ -18,12 +18,24 @@ std::optional<std::size_t> required_alignment(const Problem& problem, std::strin
 // Every field. The message names the field, its value and what is accepted. Allocates only to say what is wrong.
 Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory memory);
 
-// Strides with 0 resolved to the contiguous one.
-inline std::int64_t x_stride(const Problem& problem, const nq_tensors& tensors) {
-    return tensors.x_stride != 0 ? tensors.x_stride : problem.hidden;
-}
-inline std::int64_t fp4_stride(const Problem& problem, const nq_tensors& tensors) {
-    return tensors.fp4_stride != 0 ? tensors.fp4_stride : problem.hidden / 2;
-}
+// The fields of nq_tensors where 0 or NULL stands for something else, resolved.
+struct Layout {
+    std::int64_t x_stride, residual_stride, residual_out_stride, y_out_stride;  // elements
+    std::int64_t x_batch_stride;
+    std::int64_t fp4_stride, scales_stride;  // bytes
+    void *residual_out, *scales_swizzled, *scales_linear;
+
+    Layout(const Problem& problem, const nq_tensors& t)
+        : x_stride(t.x_stride != 0 ? t.x_stride : problem.hidden),
+          residual_stride(t.residual_stride != 0 ? t.residual_stride : problem.hidden),
+          residual_out_stride(t.residual_out == nullptr ? residual_stride : t.residual_out_stride != 0 ? t.residual_out_stride : problem.hidden),
+          y_out_stride(t.y_out_stride != 0 ? t.y_out_stride : problem.hidden),
+          x_batch_stride(t.x_batch_stride != 0 ? t.x_batch_stride : t.batch_rows * x_stride),
+          fp4_stride(t.fp4_stride != 0 ? t.fp4_stride : problem.hidden / 2),
+          scales_stride(t.scales_stride != 0 ? t.scales_stride : problem.blocks()),
+          residual_out(t.residual_out != nullptr ? t.residual_out : t.residual),
+          scales_swizzled(problem.swizzled() ? t.scales : nullptr),
+          scales_linear(problem.swizzled() ? t.scales_linear : t.scales) {}
+};
 
 }  // namespace nq

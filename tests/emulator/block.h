@@ -1,5 +1,5 @@
-// One CUDA block, or a cluster of blocks, on the host: a fiber a thread, warps in lockstep at shuffles, the block at barriers. Threads that meet at different
-// collectives, or leave early, are a divergence error. Registers (stacks) and shared memory start as garbage.
+// One CUDA block, or a cluster of blocks, on the host: a fiber a thread, warps in lockstep at shuffles, the block at barriers. Threads
+// that meet at different collectives, or leave early, are a divergence error. Registers (stacks) and shared memory start as garbage.
 #pragma once
 
 #include <normquant/arrival.cuh>
@@ -12,6 +12,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nq::test {
@@ -52,6 +53,12 @@ public:
         float* warp_sums() const { return block_.shared_[rank()].sums; }
         unsigned char* shared() const { return block_.dynamic_.get(); }
         normquant::ArrivalBarrier& sums_arrival() const { return block_.shared_[rank()].arrival; }
+        // What an earlier kernel writes is there from now on.
+        void wait_for_predecessors() const {
+            block_.meet(thread_, Kind::barrier, kPredecessors, 0.0f, static_cast<unsigned>(block_.fibers_.size()));
+            if (block_.predecessors_) std::exchange(block_.predecessors_, nullptr)();
+        }
+        void release_dependents() const {}
         void cluster_arrive() const { block_.arrived_[thread_] = true; }
         void cluster_wait() const {
             if (!block_.arrived_[thread_]) throw Divergence("a thread waits for its cluster before it has arrived");
@@ -81,6 +88,9 @@ public:
     EmulatedBlock(const EmulatedBlock&) = delete;
     EmulatedBlock& operator=(const EmulatedBlock&) = delete;
 
+    // Called when all threads of a block wait for earlier kernels, once; their memory is not to be read before.
+    void set_predecessors(std::function<void()> finish) { predecessors_ = std::move(finish); }
+
     // Runs every thread of block (index, part), or of cluster `index`, to its end.
     void run(unsigned index, unsigned part, const std::function<void(const View&)>& kernel);
     void run(unsigned index, const std::function<void(const View&)>& kernel) { run(index, 0, kernel); }
@@ -98,7 +108,7 @@ private:
     static void entry(unsigned high, unsigned low);
     void body(unsigned thread);
 
-    static constexpr unsigned kBarriers = 16, kClusterBarrier = ~0u;
+    static constexpr unsigned kBarriers = 16, kClusterBarrier = ~0u, kPredecessors = ~0u - 1;
     struct Shared {
         alignas(16) float sums[32];
         normquant::ArrivalBarrier arrival;
@@ -109,6 +119,7 @@ private:
     Grid grid_;
     unsigned index_ = 0, part_ = 0;
     bool cluster_runs_ = false;
+    std::function<void()> predecessors_;
     std::vector<char> arrived_;  // of threads, at the cluster
     unsigned current_ = 0;
     std::vector<std::unique_ptr<Fiber>> fibers_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -21,11 +22,11 @@ namespace {
 template <normquant::u32 kElementsOfPiece, normquant::u32 kMostPieces, normquant::u32 kElementsOfVector = 8>
 struct EmulatedConfig {
     normquant::u32 hidden, dtype, weight_dtype, block_size, scale_format;
-    bool swizzled;
+    bool swizzled, linear, add, weight_bias, y_out;
     normquant::u32 tree, rounds, slots, turns, block32_partner;
     bool in_registers;
     normquant::u32 threads_per_row, rows_per_block, load_bytes, cluster, row_groups, row_buffers, fp4_path;
-    bool native_e4m3, packed_f32, copy_to_cta, hold_products;
+    bool native_e4m3, packed_f32, copy_to_cta, overlap, hold_products;
     static constexpr normquant::u32 kElements = kElementsOfPiece, kPieces = kMostPieces, kProducts = kMostPieces, kLanes = 8;
     static constexpr normquant::u32 kVector = kElementsOfVector;
 };
@@ -49,11 +50,29 @@ private:
     std::size_t alignment_, bytes_;
 };
 
+// Rows in a buffer of their own.
+class Rows {
+public:
+    Rows(const RowImage& image, std::size_t alignment) : image_(image), buffer_(image.bytes(), alignment) {}
+    Rows(std::size_t bytes, std::size_t alignment) : Rows(RowImage(1, bytes, 0), alignment) {}
+
+    unsigned char* data() { return buffer_.data(); }
+    std::int64_t stride() const { return image_.stride(); }
+    std::int64_t batch_stride() const { return image_.batch_stride(); }
+    void fill(unsigned char value) { buffer_.fill(value); }
+    void set(const Bytes& rows) { image_.set(data(), rows); }
+    Bytes get(unsigned char gap, const char* name) { return image_.get(data(), gap, name); }
+
+private:
+    RowImage image_;
+    Buffer buffer_;
+};
+
 constexpr std::uint32_t kMultiprocessors = 2;  // few, so that a staged block takes several turns
 
 template <class Config>
 void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
-                const normquant::Params& params) {
+                const normquant::Params& params, const std::function<void()>& predecessors) {
     const bool products = plan.form == Form::staged ||
                           (plan.form == Form::plain && normquant::products_in_registers(problem.hidden, plan.threads_per_row));
     const Config config = {.hidden = problem.hidden,
@@ -61,7 +80,11 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
                            .weight_dtype = static_cast<normquant::u32>(problem.weight_dtype),
                            .block_size = problem.block_size,
                            .scale_format = static_cast<normquant::u32>(problem.scale_format),
-                           .swizzled = problem.scale_layout == ScaleLayout::swizzled,
+                           .swizzled = problem.swizzled(),
+                           .linear = problem.linear(),
+                           .add = problem.adds(),
+                           .weight_bias = problem.weight_bias_one,
+                           .y_out = problem.y_out,
                            .tree = normquant::tree_threads(problem.hidden),
                            .rounds = normquant::column_rounds(problem.hidden),
                            .slots = normquant::slots_per_thread(problem.hidden, plan.threads_per_row),
@@ -78,15 +101,18 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
                            .native_e4m3 = target.native_e4m3,
                            .packed_f32 = target.packed_f32,
                            .copy_to_cta = false,
+                           .overlap = predecessors != nullptr,
                            .hold_products = products};
     const std::uint32_t weight_size = problem.weight_dtype == DType::fp32 ? 4 : 2;
     const std::size_t shared = plan.form != Form::staged
                                    ? 0
                                    : normquant::StagedLayout(problem.hidden, plan.threads_per_row, Config::kPieces, plan.row_groups,
-                                                             plan.row_buffers, weight_size, sizeof(normquant::ArrivalBarrier))
+                                                             plan.row_buffers, weight_size, problem.adds() ? 2 : 1,
+                                                             sizeof(normquant::ArrivalBarrier))
                                          .bytes;
     const bool cluster = plan.cluster > 1;
     EmulatedBlock block(shape.block_threads, {shape.blocks, shape.blocks_per_row, cluster}, shared);
+    block.set_predecessors(predecessors);
     for (unsigned b = 0; b < shape.blocks; ++b) {
         for (unsigned part = 0; part < (cluster ? 1 : shape.blocks_per_row); ++part) {
             block.run(b, part, [&](const EmulatedBlock::View& view) {
@@ -104,10 +130,10 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
 
 template <normquant::u32 kElements>
 void run_with_pieces(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
-                     const normquant::Params& params) {
+                     const normquant::Params& params, const std::function<void()>& predecessors) {
     const auto run = [&]<normquant::u32 kPieces>() {
-        if (plan.vector == 16) return run_blocks<EmulatedConfig<kElements, kPieces, 16>>(problem, plan, target, shape, params);
-        run_blocks<EmulatedConfig<kElements, kPieces>>(problem, plan, target, shape, params);
+        if (plan.vector == 16) return run_blocks<EmulatedConfig<kElements, kPieces, 16>>(problem, plan, target, shape, params, predecessors);
+        run_blocks<EmulatedConfig<kElements, kPieces>>(problem, plan, target, shape, params, predecessors);
     };
     const bool held = plan.form == Form::staged || normquant::row_in_registers(problem.hidden, plan.threads_per_row);
     switch (held ? normquant::granules_per_thread(problem.hidden, plan.threads_per_row) : 1) {
@@ -126,51 +152,78 @@ void run_with_pieces(const Problem& problem, const Plan& plan, const EmulatedTar
 }  // namespace
 
 Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, unsigned char garbage,
-                Gaps gaps, bool keep_padding) {
+                const Arrangement& arrangement) {
+    constexpr unsigned char kGap = 0xff;  // of inputs: NaN
     const auto rows = static_cast<std::size_t>(inputs.rows);
-    const std::size_t row_bytes = 2 * std::size_t{problem.hidden}, fp4_bytes_row = problem.hidden / 2;
-    const std::size_t x_stride = row_bytes + 2 * static_cast<std::size_t>(gaps.x);
-    const std::size_t fp4_stride = fp4_bytes_row + static_cast<std::size_t>(gaps.fp4);
-    const auto span = [&](std::size_t stride, std::size_t last) { return rows == 0 ? 0 : (rows - 1) * stride + last; };
+    const auto bytes = [](std::int64_t elements) { return 2 * static_cast<std::size_t>(elements); };
+    const std::size_t row = bytes(problem.hidden), added = problem.adds() ? row : 0, y_row = problem.y_out ? row : 0;
+    const std::size_t linear = problem.linear() ? problem.blocks() : 0;
 
-    Buffer x(span(x_stride, row_bytes), plan.load_bytes), weight(inputs.weight.size(), plan.load_bytes);
-    Buffer fp4(span(fp4_stride, fp4_bytes_row), 8), scales(scale_bytes(problem, inputs.rows), problem.scale_layout == ScaleLayout::swizzled ? 16 : 1);
-    Buffer global_scale(4, 4);
-    x.fill(0xff);  // NaN in the gaps
-    for (std::size_t r = 0; r < rows; ++r) std::memcpy(x.data() + r * x_stride, inputs.x.data() + r * row_bytes, row_bytes);
-    std::memcpy(weight.data(), inputs.weight.data(), inputs.weight.size());
-    if (inputs.global_scale) std::memcpy(global_scale.data(), &*inputs.global_scale, 4);
-    fp4.fill(garbage);
-    scales.fill(garbage);
+    Rows x({rows, row, bytes(arrangement.x_gap), static_cast<std::size_t>(arrangement.batch_rows), bytes(arrangement.batch_gap)}, plan.load_bytes);
+    Rows residual({rows, added, bytes(arrangement.residual_gap)}, 16), residual_out({rows, added, bytes(arrangement.residual_gap) + 16}, 16);
+    Rows y_out({rows, y_row, bytes(arrangement.y_gap)}, 16), fp4({rows, problem.hidden / 2, static_cast<std::size_t>(arrangement.fp4_gap)}, 8);
+    Rows scales_linear({rows, linear, static_cast<std::size_t>(arrangement.scales_gap)}, 1);
+    Rows scales_swizzled(problem.swizzled() ? scale_bytes(problem, inputs.rows) : 0, 16);
+    Rows weight(inputs.weight.size(), plan.load_bytes), global_scale(4, 4), device_rows(4, 4);
+    for (Rows* input : {&x, &residual, &weight, &global_scale, &device_rows}) input->fill(kGap);
+    for (Rows* output : {&residual_out, &y_out, &fp4, &scales_linear, &scales_swizzled}) output->fill(garbage);
 
+    const auto bytes_of = [](const auto& value) {
+        Bytes result(sizeof value);
+        std::memcpy(result.data(), &value, sizeof value);
+        return result;
+    };
+    const auto predecessors = [&] {
+        x.set(inputs.x);
+        residual.set(inputs.residual);
+        weight.set(inputs.weight);
+        if (inputs.global_scale) global_scale.set(bytes_of(*inputs.global_scale));
+        if (inputs.device_rows) device_rows.set(bytes_of(*inputs.device_rows));
+    };
+    if (arrangement.constant_weight) weight.set(inputs.weight);
+    if (!arrangement.overlap) predecessors();
+
+    Rows& sum = arrangement.separate_residual ? residual_out : residual;
     normquant::Params params{};
     params.x = x.data();
     params.weight = weight.data();
     params.global_scale = inputs.global_scale ? reinterpret_cast<const float*>(global_scale.data()) : nullptr;
+    params.device_rows = inputs.device_rows ? reinterpret_cast<const int*>(device_rows.data()) : nullptr;
     params.fp4 = fp4.data();
-    params.scale = scales.data();
-    params.x_stride = static_cast<normquant::i64>(x_stride / 2);
-    params.fp4_stride = static_cast<normquant::i64>(fp4_stride);
+    params.scale_swizzled = problem.swizzled() ? scales_swizzled.data() : nullptr;
+    params.scale_linear = problem.linear() ? scales_linear.data() : nullptr;
+    params.residual = problem.adds() ? residual.data() : nullptr;
+    params.residual_out = problem.adds() ? sum.data() : nullptr;
+    params.y_out = problem.y_out ? y_out.data() : nullptr;
+    params.x_stride = x.stride() / 2;
+    params.x_batch_stride = x.batch_stride() / 2;
+    params.residual_stride = residual.stride() / 2;
+    params.residual_out_stride = sum.stride() / 2;
+    params.y_out_stride = y_out.stride() / 2;
+    params.fp4_stride = fp4.stride();
+    params.scale_stride = scales_linear.stride();
     params.rows = inputs.rows;
+    params.batch_rows = static_cast<normquant::u32>(arrangement.batch_rows);
     params.eps = inputs.eps;
-    params.zero_padding = !keep_padding;
+    params.zero_padding = !arrangement.keep_padding;
+    params.constant_weight = arrangement.constant_weight;
 
-    const LaunchShape shape = launch_shape(plan, problem, inputs.rows, !keep_padding, kMultiprocessors);
+    const LaunchShape shape = launch_shape(plan, problem, {inputs.rows, inputs.device_rows.has_value(), !arrangement.keep_padding}, kMultiprocessors);
+    const std::function<void()> finish = arrangement.overlap ? std::function<void()>(predecessors) : nullptr;
     if (normquant::half_granules(problem.hidden, plan.threads_per_row)) {
-        run_with_pieces<8>(problem, plan, target, shape, params);
+        run_with_pieces<8>(problem, plan, target, shape, params, finish);
     } else {
-        run_with_pieces<16>(problem, plan, target, shape, params);
+        run_with_pieces<16>(problem, plan, target, shape, params, finish);
     }
 
+    if (x.get(kGap, "x") != inputs.x || weight.get(kGap, "the weight") != inputs.weight) throw std::runtime_error("an input was written");
+    if (arrangement.separate_residual && residual.get(kGap, "the residual") != inputs.residual) throw std::runtime_error("the residual was written");
     Outputs out;
-    for (std::size_t r = 0; r < rows; ++r) {
-        const unsigned char* row = fp4.data() + r * fp4_stride;
-        out.fp4.insert(out.fp4.end(), row, row + fp4_bytes_row);
-        for (std::size_t i = fp4_bytes_row; r + 1 < rows && i < fp4_stride; ++i) {
-            if (row[i] != garbage) throw std::runtime_error("the gap behind FP4 row " + std::to_string(r) + " was written");
-        }
-    }
-    out.scales.assign(scales.data(), scales.data() + scale_bytes(problem, inputs.rows));
+    out.fp4 = fp4.get(garbage, "fp4");
+    out.scales = problem.swizzled() ? scales_swizzled.get(garbage, "scales") : scales_linear.get(garbage, "scales");
+    if (problem.scale_layout == ScaleLayout::both) out.scales_linear = scales_linear.get(garbage, "scales_linear");
+    out.residual = sum.get(arrangement.separate_residual ? garbage : kGap, "the residual");
+    out.y_out = y_out.get(garbage, "y_out");
     return out;
 }
 

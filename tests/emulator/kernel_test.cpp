@@ -3,6 +3,7 @@
 
 #include "support/catch.h"
 #include "support/golden.h"
+#include "support/operator_cases.h"
 #include "support/problems.h"
 #include "support/random_inputs.h"
 
@@ -42,33 +43,33 @@ std::vector<Plan> every_plan(const Problem& problem) {
 }
 
 void check(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, const Outputs& expected,
-           unsigned char garbage, Gaps gaps) {
+           unsigned char garbage, const Arrangement& arrangement) {
     INFO(canonical_text(problem) << " | " << canonical_text(plan) << " | fp4 path " << target.fp4_path << " rows " << inputs.rows);
-    const Outputs got = emulate(problem, plan, target, inputs, garbage, gaps);
+    const Outputs got = emulate(problem, plan, target, inputs, garbage, arrangement);
     REQUIRE(got.fp4 == expected.fp4);
     REQUIRE(got.scales == expected.scales);
+    REQUIRE(got.scales_linear == expected.scales_linear);
+    REQUIRE(got.residual == expected.residual);
+    REQUIRE(got.y_out == expected.y_out);
 }
 
 constexpr std::uint32_t kHidden[] = {16, 64, 80, 576, 2880, 4096, 7168, 16400, 32784};
 
 }  // namespace
 
-TEST_CASE("golden vectors of the plain operator") {
+TEST_CASE("golden vectors") {
     std::size_t cases = 0;
     for (const std::string& name : golden_names()) {
         const GoldenCase golden = load_golden(name);
-        if (!kernel_exists(golden.problem)) continue;
         ++cases;
         for (const EmulatedTarget& target : kTargets) {
             for (const Plan& plan : plans_for(golden.problem, *parse_arch("sm_100f"))) {
-                INFO(name << " " << canonical_text(plan) << " fp4 path " << target.fp4_path);
-                const Outputs got = emulate(golden.problem, plan, target, golden.inputs);
-                REQUIRE(got.fp4 == golden.expected.fp4);
-                REQUIRE(got.scales == golden.expected.scales);
+                INFO(name);
+                check(golden.problem, plan, target, golden.inputs, golden.expected, 0xab, {});
             }
         }
     }
-    CHECK(cases >= 20);
+    CHECK(cases == 34);
 }
 
 // Every (type, weight, block, scale, layout) at every width, each with another plan, path, distribution and row count in turn.
@@ -82,7 +83,7 @@ TEST_CASE("representative matrix") {
                 const Distribution distribution = kDistributions[turn % std::size(kDistributions)];
                 const Inputs inputs = random_inputs(problem, kRows[turn % std::size(kRows)], distribution, turn);
                 check(problem, plans[turn % plans.size()], kTargets[turn / 2 % std::size(kTargets)], inputs,
-                      run_reference(problem, inputs), static_cast<unsigned char>(turn), {8 * static_cast<std::int64_t>(turn % 2) * 2, 8});
+                      run_reference(problem, inputs), static_cast<unsigned char>(turn), {.x_gap = 16 * static_cast<std::int64_t>(turn % 2), .fp4_gap = 8});
             }
         }
     }
@@ -123,7 +124,7 @@ TEST_CASE("padding is left alone on request") {
     const Inputs inputs = random_inputs(problem, 3, Distribution::normal, 1);
     const Plan plan = plans_for(problem, *parse_arch("sm_90"))[0];
     const Bytes zeroed = emulate(problem, plan, kTargets[1], inputs, 0x7e).scales;
-    const Bytes kept = emulate(problem, plan, kTargets[1], inputs, 0x7e, {}, true).scales;
+    const Bytes kept = emulate(problem, plan, kTargets[1], inputs, 0x7e, {.keep_padding = true}).scales;
     std::size_t padding = 0;
     for (std::size_t i = 0; i < kept.size(); ++i) {
         if (kept[i] == zeroed[i]) continue;
@@ -134,10 +135,48 @@ TEST_CASE("padding is left alone on request") {
     CHECK(padding >= 1024 - 15 - 15);  // a byte that is really 0x7e cannot be told from padding
 }
 
+namespace {
+
+void check_case(const OperatorCase& test, const Plan& plan, const EmulatedTarget& target) {
+    INFO(test.text);
+    constexpr unsigned char kGarbage = 0xa7;
+    check(test.problem, plan, target, test.inputs, expected_outputs(test, 1, kGarbage), kGarbage, test.arrangement);
+}
+
+}  // namespace
+
+TEST_CASE("everything that a launch may ask for, in pairs") {
+    std::uint64_t turn = 0;
+    const auto choices = pairwise(operator_factors());
+    CHECK(choices.size() < 40);
+    for (const std::uint32_t hidden : {16u, 80u, 576u, 2880u, 7168u, 16400u, 32784u}) {
+        for (const auto& choice : choices) {
+            const std::int64_t rows = hidden > 7168 ? 2 : turn % 3 == 0 ? 131 : 6;
+            const OperatorCase test = operator_case(hidden, hidden > 576 ? std::min<std::int64_t>(rows, 6) : rows, choice, ++turn);
+            const std::vector<Plan> plans = every_plan(test.problem);
+            for (std::size_t i = 0; i < 3; ++i)
+                check_case(test, plans[(turn * 7 + i * 5) % plans.size()], kTargets[(turn + i) % std::size(kTargets)]);
+            // As it is launched.
+            const std::vector<Plan> chosen = plans_for(test.problem, *parse_arch(turn % 2 ? "sm_90" : "sm_80"));
+            check_case(test, chosen[turn % chosen.size()], kTargets[1]);
+        }
+    }
+}
+
 TEST_CASE("no rows, no blocks") {
     Problem problem;
     problem.hidden = 7168;
-    for (const Plan& plan : plans_for(problem, *parse_arch("sm_100f"))) CHECK(launch_shape(plan, problem, 0, true, 132).blocks == 0);
+    for (const Plan& plan : plans_for(problem, *parse_arch("sm_100f"))) CHECK(launch_shape(plan, problem, {0, false, true}, 132).blocks == 0);
+}
+
+TEST_CASE("everything that a launch may ask for, in all combinations", "[nightly]") {
+    std::uint64_t turn = 0;
+    for (const auto& choice : every_combination(operator_factors())) {
+        const std::uint32_t hidden = kHidden[turn % std::size(kHidden)];
+        const OperatorCase test = operator_case(hidden, hidden > 7168 ? 2 : 5, choice, ++turn);
+        const std::vector<Plan> plans = every_plan(test.problem);
+        for (std::size_t i = 0; i < 4; ++i) check_case(test, plans[(turn * 7 + i * 5) % plans.size()], kTargets[(turn + i) % std::size(kTargets)]);
+    }
 }
 
 // A section a problem, so that the parts can run side by side: -c "hidden 4096" -c "problem 3".
@@ -153,7 +192,7 @@ TEST_CASE("full matrix", "[nightly]") {
                         const std::int64_t rows = 1 + static_cast<std::int64_t>(++seed % 3);
                         const Inputs inputs = random_inputs(problems[p], rows, distribution, seed);
                         const Outputs expected = run_reference(problems[p], inputs);
-                        const Gaps gaps = seed % 2 != 0 ? Gaps{16, 8} : Gaps{};
+                        const Arrangement gaps = seed % 2 != 0 ? Arrangement{.x_gap = 16, .fp4_gap = 8} : Arrangement{};
                         for (const Plan& plan : plans) {
                             for (const EmulatedTarget& target : kTargets) check(problems[p], plan, target, inputs, expected, 0xa5, gaps);
                         }

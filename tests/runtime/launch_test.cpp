@@ -235,13 +235,3 @@ TEST_CASE("UE8M0 takes no global scale") {
     CHECK(contains(last_error(), "NQ_SCALE_UE8M0"));
 }
 
-TEST_CASE("what only the reference covers is not prepared") {
-    Fixture world;
-    const ContextPtr context = world.create();
-    nq_problem problem = make_problem();
-    problem.op = NQ_OP_ADD_RMSNORM;
-    nq_kernel* kernel = nullptr;
-    CHECK(nq_prepare(context.get(), &problem, nullptr, &kernel) == NQ_ERR_UNSUPPORTED_PROBLEM);
-    CHECK(contains(last_error(), "NQ_OP_ADD_RMSNORM"));
-    CHECK(world.cuda.calls.empty());
-}

@@ -12,11 +12,12 @@
 
 namespace nq::test {
 
-Outputs run_reference(const Problem& problem, const Inputs& inputs, unsigned threads, unsigned char garbage) {
+Outputs run_reference(const Problem& problem, const Inputs& inputs, unsigned threads, unsigned char garbage, bool keep_padding) {
     const auto rows = static_cast<std::size_t>(inputs.rows);
     Outputs out;
     out.fp4.assign(fp4_bytes(problem, inputs.rows), garbage);
     out.scales.assign(scale_bytes(problem, inputs.rows), garbage);
+    if (problem.scale_layout == ScaleLayout::both) out.scales_linear.assign(rows * problem.blocks(), garbage);
     out.residual = inputs.residual;
     if (problem.y_out) out.y_out.assign(rows * problem.hidden * 2, garbage);
     std::vector<float> sum(rows);
@@ -25,6 +26,7 @@ Outputs run_reference(const Problem& problem, const Inputs& inputs, unsigned thr
     HostTensors tensors;
     tensors.rows = inputs.rows;
     tensors.eps = inputs.eps;
+    tensors.keep_padding = keep_padding;
     tensors.x = inputs.x.data();
     tensors.x_stride = problem.hidden;
     tensors.weight = inputs.weight.data();
@@ -32,6 +34,8 @@ Outputs run_reference(const Problem& problem, const Inputs& inputs, unsigned thr
     tensors.fp4 = out.fp4.data();
     tensors.fp4_stride = problem.hidden / 2;
     tensors.scales = out.scales.data();
+    tensors.scales_linear = out.scales_linear.data();
+    tensors.device_rows = inputs.device_rows ? &*inputs.device_rows : nullptr;
     tensors.residual = out.residual.data();
     tensors.residual_stride = problem.hidden;
     tensors.y_out = out.y_out.data();
@@ -100,7 +104,7 @@ std::vector<double> dequantize(const Problem& problem, const Outputs& outputs, s
 
 std::uint8_t scale_of(const Problem& problem, const Bytes& scales, std::int64_t row, std::uint32_t block) {
     return scales.at(normquant::scale_offset(static_cast<std::uint64_t>(row), block, problem.blocks(),
-                                             problem.scale_layout == ScaleLayout::swizzled));
+                                             problem.swizzled()));
 }
 
 std::uint8_t code_of(const Problem& problem, const Bytes& fp4, std::int64_t row, std::uint32_t element) {

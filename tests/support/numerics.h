@@ -18,11 +18,13 @@ struct Inputs {
     Bytes x;         // [rows][hidden], contiguous
     Bytes weight;    // [hidden]
     Bytes residual;  // as x, with Op::add_rmsnorm
+    std::optional<std::int32_t> device_rows;
 };
 
 struct Outputs {
     Bytes fp4;
     Bytes scales;
+    Bytes scales_linear;  // with both layouts
     Bytes residual;
     Bytes y_out;
     std::vector<std::uint32_t> sum_of_squares;  // bits of fp32
@@ -30,7 +32,8 @@ struct Outputs {
 };
 
 // Output buffers hold `garbage` in every byte before the call.
-Outputs run_reference(const Problem& problem, const Inputs& inputs, unsigned threads = 1, unsigned char garbage = 0xab);
+Outputs run_reference(const Problem& problem, const Inputs& inputs, unsigned threads = 1, unsigned char garbage = 0xab,
+                      bool keep_padding = false);
 
 // Equal bits, where any NaN equals any other.
 bool same_floats(const std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b);

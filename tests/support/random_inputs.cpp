@@ -88,6 +88,11 @@ Inputs random_inputs(const Problem& problem, std::int64_t rows, Distribution dis
         inputs.x = encode(problem.dtype, x);
         inputs.weight = encode(problem.weight_dtype, weight);
     }
+    if (problem.adds()) {
+        std::vector<float> residual(elements);
+        for (auto& v : residual) v = 4.0f * value(random, distribution);
+        inputs.residual = distribution == Distribution::random_bits ? random_bytes(random, 2 * elements) : encode(problem.dtype, residual);
+    }
     if (problem.scale_format == ScaleFormat::e4m3 && seed % 4 != 0) {
         constexpr float kScales[] = {448.0f, 3.7f, -2.0f};
         inputs.global_scale = kScales[seed % 4 - 1];

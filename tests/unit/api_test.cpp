@@ -179,9 +179,16 @@ TEST_CASE("supported problems and plans") {
     CHECK(said("nq_plan.struct_size is 8"));
 
     plan = NQ_PLAN_INIT;
-    problem.flags = NQ_PROBLEM_Y_OUT;
-    CHECK(nq_supported(&problem, "sm_90") == NQ_ERR_UNSUPPORTED_PROBLEM);
-    CHECK(nq_plan_query(&problem, "sm_90", 0, 0, &plan) == NQ_ERR_UNSUPPORTED_PROBLEM);
+    problem.op = NQ_OP_ADD_RMSNORM;
+    problem.flags = NQ_PROBLEM_Y_OUT | NQ_PROBLEM_WEIGHT_BIAS_ONE;
+    CHECK(nq_supported(&problem, "sm_90") == NQ_OK);
+    // A residual that is updated in place takes a cluster, or a block a row where there are none.
+    CHECK(nq_plan_query(&problem, "sm_90", NQ_VARIANT_SPLIT, 0, &plan) == NQ_OK);
+    CHECK(plan.blocks_per_row == 4);
+    CHECK(plan.block_threads == 128);
+    CHECK(nq_plan_query(&problem, "sm_89", NQ_VARIANT_SPLIT, 0, &plan) == NQ_ERR_UNSUPPORTED_PROBLEM);
+    CHECK(nq_plan_query(&problem, "sm_90", NQ_VARIANT_SPLIT, 128, &plan) == NQ_ERR_UNSUPPORTED_PROBLEM);
+    CHECK(said("cluster_size"));
 }
 
 TEST_CASE("nq_problem: every field") {

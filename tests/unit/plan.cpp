@@ -98,35 +98,36 @@ TEST_CASE("a launch reaches every row and every row of padding, with no more thr
             const Problem problem = problem_of(hidden, layout);
             for (const Plan& plan : plans_for(problem, *parse_arch("sm_90"))) {
                 for (const std::uint32_t multiprocessors : {1u, 7u, 16u, 132u, 148u}) {
-                    for (const std::int64_t rows : {1, 2, 5, 127, 128, 129, 264, 265, 1000, 1024, 16384, 70001}) {
-                        INFO(canonical_text(problem) << " | " << canonical_text(plan) << " rows " << rows << " SMs " << multiprocessors);
-                        const LaunchShape shape = launch_shape(plan, problem, rows, true, multiprocessors);
+                    for (const std::int64_t count : {1, 2, 5, 127, 128, 129, 264, 265, 1000, 1024, 16384, 70001, -1, -128, -1000}) {
+                        const std::int64_t rows = count < 0 ? -count : count;
+                        const bool fewer = count < 0;  // perhaps
+                        INFO(canonical_text(problem) << " | " << canonical_text(plan) << " rows " << count << " SMs " << multiprocessors);
+                        const LaunchShape shape = launch_shape(plan, problem, {rows, fewer, true}, multiprocessors);
                         REQUIRE(shape.blocks > 0);
                         REQUIRE(shape.block_threads > 0);
                         REQUIRE(shape.block_threads <= plan.block_threads);
                         const std::uint64_t real = static_cast<std::uint64_t>(rows);
                         const std::uint64_t covered = layout == ScaleLayout::swizzled ? normquant::padded_rows(real) : real;
-                        const std::uint64_t at_a_time = std::uint64_t{shape.blocks} * (shape.block_threads / plan.threads_per_row);
                         REQUIRE(shape.blocks_per_row == plan.blocks_per_row);
-                        if (plan.form == Form::split) {
-                            // A block a row, and blocks whose threads zero 16 bytes each of the last tile row.
+                        if (plan.form != Form::staged) {
+                            // Blocks for the rows, and blocks whose threads zero 16 bytes each of the last tile row; at least one for
+                            // what turns out to be padding.
                             const std::uint32_t chunks = covered == real ? 0 : normquant::scale_tiles(hidden / 16) * 32;
-                            const std::uint64_t spare = shape.blocks - real, a_block = std::uint64_t{shape.blocks_per_row} * shape.block_threads;
-                            REQUIRE(shape.blocks >= real);
-                            REQUIRE(spare * a_block >= chunks);
-                            REQUIRE((spare == 0 ? chunks == 0 : (spare - 1) * a_block < chunks));
-                            continue;
-                        }
-                        if (plan.form == Form::plain) {
+                            const std::uint64_t row_blocks = (real + plan.rows_per_block() - 1) / plan.rows_per_block();
+                            const std::uint64_t spare = shape.blocks - row_blocks, a_block = std::uint64_t{shape.blocks_per_row} * shape.block_threads;
                             REQUIRE(shape.block_threads == plan.block_threads);
-                            REQUIRE(at_a_time >= covered);
-                            REQUIRE(at_a_time - covered < plan.rows_per_block());
+                            REQUIRE(shape.blocks >= row_blocks);
+                            REQUIRE(spare * a_block >= chunks);
+                            if (chunks != 0) REQUIRE((spare - 1) * a_block < chunks);
+                            if (chunks == 0) REQUIRE(spare <= (fewer ? 1 : 0));
+                            if (fewer && layout == ScaleLayout::swizzled) REQUIRE((spare > 0 || plan.rows_per_block() == 1));
                             continue;
                         }
                         REQUIRE(shape.blocks <= multiprocessors);
                         REQUIRE(shape.block_threads % normquant::group_threads(plan.threads_per_row) == 0);
                         // Fewer groups, but no more turns than all of them would make.
                         const std::uint64_t most = std::uint64_t{multiprocessors} * plan.rows_per_block();
+                        const std::uint64_t at_a_time = std::uint64_t{shape.blocks} * (shape.block_threads / plan.threads_per_row);
                         const auto turns = [&](std::uint64_t each) { return (real + each - 1) / each; };
                         REQUIRE(turns(at_a_time) == turns(most));
                     }

@@ -188,19 +188,6 @@ TEST_CASE("the canonical text is fixed") {
           "op=add_rmsnorm hidden=64 dtype=fp16 weight=fp32 block=32 scale=ue8m0 layout=swizzled bias=1 y_out=1");
 }
 
-TEST_CASE("kernels exist for the plain norm; the rest names the CPU reference") {
-    CHECK(kernel_exists(Problem{.hidden = 64}).ok());
-    for (const auto& [problem, named] : {std::pair{Problem{.op = Op::add_rmsnorm, .hidden = 64}, "NQ_OP_ADD_RMSNORM"},
-                                         std::pair{Problem{.hidden = 64, .weight_bias_one = true}, "WEIGHT_BIAS_ONE"},
-                                         std::pair{Problem{.hidden = 64, .y_out = true}, "NQ_PROBLEM_Y_OUT"}}) {
-        const Outcome outcome = kernel_exists(problem);
-        REQUIRE_FALSE(outcome.ok());
-        CHECK(outcome.error().status == NQ_ERR_UNSUPPORTED_PROBLEM);
-        CHECK(contains(outcome.error().message, named));
-        CHECK(contains(outcome.error().message, "nq_reference"));
-    }
-}
-
 TEST_CASE("buffer sizes: codes, and scales padded to whole tiles of 128 rows by 4 blocks") {
     struct Row {
         std::int64_t rows;

@@ -1,8 +1,8 @@
 # Turns kernels/normquant into a C++ table of (include name, text): at run time nothing is read from disk.
 
 set(NORMQUANT_KERNEL_HEADERS
-  arrival.cuh block.cuh fp4.cuh geometry.h intrinsics.cuh memory.cuh params.h reduce.cuh rmsnorm_fp4.cuh row.cuh scale.cuh
-  scale_layout.h split.cuh staged.cuh types.cuh)
+  arrival.cuh block.cuh fp4.cuh geometry.h input.cuh intrinsics.cuh memory.cuh output.cuh params.h reduce.cuh rmsnorm_fp4.cuh
+  row.cuh scale.cuh scale_layout.h split.cuh staged.cuh types.cuh)
 list(TRANSFORM NORMQUANT_KERNEL_HEADERS PREPEND ${PROJECT_SOURCE_DIR}/kernels/normquant/)
 
 set(NORMQUANT_EMBEDDED_KERNELS ${PROJECT_BINARY_DIR}/generated/embedded_kernels.cpp)
