@@ -5,6 +5,7 @@
 #include "jit/embedded.h"
 #include "jit/source.h"
 #include "support/catch.h"
+#include "support/operator_cases.h"
 #include "support/problems.h"
 
 #include <normquant/geometry.h>
@@ -19,8 +20,7 @@
 #include <thread>
 
 using namespace nq;
-using nq::test::every_problem;
-using nq::test::nvrtc;
+using namespace nq::test;
 
 namespace {
 
@@ -54,8 +54,12 @@ std::string judge(const Specialization& unit) {
     if (compiled->cubin.size() < 4 || std::memcmp(compiled->cubin.data(), "\177ELF", 4) != 0) return "the cubin is no ELF file";
     if (log.find("warning") != std::string::npos) return "warnings:\n" + log;
     if (log.find("spill stores") == std::string::npos) return "ptxas reports no spills at all:\n" + log;
-    const bool clean = log.find(" 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads") != std::string::npos;
-    if (!clean && unit.problem.hidden <= 16384) return "spills:\n" + log;
+    // A block of 256 threads that does more than the plain operator may spill two registers: a second block beside it is worth more.
+    const bool more = unit.problem.adds() || unit.problem.y_out || unit.problem.scale_layout == ScaleLayout::both;
+    const int allowed = unit.problem.hidden > 16384 ? 1 << 20 : more && unit.plan.form == Form::plain && unit.plan.block_threads >= 256 ? 8 : 0;
+    const std::string stores = " bytes spill stores";
+    const std::size_t number = log.rfind(' ', log.find(stores) - 1);
+    if (std::atoi(log.c_str() + number) > allowed) return "spills:\n" + log;
     if (!has(".entry normquant_kernel(")) return "the entry is missing";
     if (has("cvt.rn.satfinite.e2m1x2.f32") != features(unit.arch).fp4_convert) return "wrong FP4 conversion";
     if (has("cvt.rn.satfinite.e4m3x2.f32") != (features(unit.arch).e4m3_convert && unit.problem.scale_format == ScaleFormat::e4m3)) {
@@ -66,9 +70,16 @@ std::string judge(const Specialization& unit) {
     }
     if (has("ld.global.nc.v8.b32") != (unit.plan.load_bytes == 32)) return "256-bit loads where there should be none, or none";
     if (has("ld.global.nc.v4.b32") != (unit.plan.load_bytes == 16)) return "128-bit loads where there should be none, or none";
-    for (const char* narrow : {"ld.global.nc.v2", "ld.global.nc.b", "ld.global.nc.u", "ld.global.b", "ld.global.u", "ld.global.v"}) {
+    for (const char* narrow : {"ld.global.nc.v2", "ld.global.nc.b", "ld.global.nc.u", "ld.global.b", "ld.global.u", "ld.global.v2", "ld.global.v8"}) {
         if (has(narrow)) return std::string("an unexpected load: ") + narrow;
     }
+    // Of the residual, which this kernel writes; the staged form copies it.
+    if (has("ld.global.v4.b32") != (unit.problem.adds() && unit.plan.form != Form::staged)) return "coherent loads where there should be none, or none";
+    if (has("griddepcontrol.wait") != features(unit.arch).overlap || has("griddepcontrol.launch_dependents") != features(unit.arch).overlap)
+        return "launches that overlap where they cannot, or do not";
+    const bool rounds = unit.problem.y_out, fp16 = unit.problem.dtype == DType::fp16;
+    if (has("cvt.rn.f16x2.f32") != (rounds && fp16) || has("cvt.rn.bf16x2.f32") != (rounds && !fp16)) return "wrong rounding of y";
+    if (has("add.rn.f16x2") != (unit.problem.adds() && fp16)) return "wrong sum with the residual";
     if (has("st.global.v2.b32") == half) return "FP4 stores of the wrong width";
     if (has("st.async") != (unit.plan.cluster > 1)) return "sums sent to other blocks where there should be none, or none";
     if (has("cp.async.bulk") != (unit.plan.form == Form::staged)) return "bulk copies where there should be none, or none";
@@ -140,6 +151,23 @@ TEST_CASE("every variant at every width, on one target of each kind") {
     judge_all(units);
 }
 
+TEST_CASE("everything that a problem may ask for, in pairs, on one target of each family") {
+    std::vector<Specialization> units;
+    std::uint64_t turn = 0;
+    for (const char* name : {"sm_80", "sm_89", "sm_90", "sm_100f", "sm_103a", "sm_110f", "sm_120f"}) {
+        const Arch arch = *parse_arch(name);
+        if (!nvrtc().lists(arch)) continue;
+        for (const auto& choice : pairwise({2, 2, 3, 2, 2})) {
+            constexpr std::uint32_t kWidths[] = {512, 2880, 4096, 7168, 16384};
+            const OperatorCase test = operator_case(kWidths[turn % std::size(kWidths)], 0, {choice[0], choice[1], choice[2], choice[3], choice[4], 0, 0, 0, 0}, turn);
+            const std::vector<Plan> plans = plans_for(test.problem, arch);
+            units.push_back({test.problem, plans[turn % plans.size()], arch});
+            ++turn;
+        }
+    }
+    judge_all(units);
+}
+
 TEST_CASE("every specialization, variant and width on every target", "[nightly]") {
     std::vector<Specialization> units;
     for (const Arch& arch : targets()) {
@@ -157,9 +185,12 @@ TEST_CASE("options that others leave behind in NVRTC do not change the code") {
     for (const char* name : {"sm_90", "sm_100f"}) {
         Specialization unit = plain_unit(name);
         if (!nvrtc().lists(unit.arch)) continue;
-        for (const Plan& plan : plans_for(unit.problem, unit.arch)) {
-            unit.plan = plan;
-            units.push_back(unit);
+        for (const Op op : {Op::rmsnorm, Op::add_rmsnorm}) {
+            unit.problem.op = op;
+            for (const Plan& plan : plans_for(unit.problem, unit.arch)) {
+                unit.plan = plan;
+                units.push_back(unit);
+            }
         }
     }
     const auto compile_all = [&] {
@@ -172,8 +203,8 @@ TEST_CASE("options that others leave behind in NVRTC do not change the code") {
         return cubins;
     };
     const auto before = compile_all();
-    // --restrict stays in force in NVRTC 13.0 for every later compile of the process. Every pointer of Params is
-    // __restrict__, so that it has nothing to add.
+    // --restrict stays in force in NVRTC 13.0 for every later compile of the process. The pointers of Params
+    // are __restrict__, or used by volatile asm alone, so that it has nothing to add.
     REQUIRE(compile(nvrtc(), "extern \"C\" __global__ void f(int* a, int* b) { a[0] = b[0]; a[1] = b[0]; }",
                     *parse_arch("sm_90"), {.options = {"--restrict"}}));
     const auto after = compile_all();

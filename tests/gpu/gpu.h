@@ -22,7 +22,8 @@
     X(cuGraphLaunch, 10000)                    \
     X(cuGraphExecDestroy, 10000)               \
     X(cuGraphDestroy, 10000)                   \
-    X(cuGraphGetNodes, 10000)
+    X(cuGraphGetNodes, 10000)                  \
+    X(cuGraphExecUpdate, 12000)
 
 namespace nq::test {
 

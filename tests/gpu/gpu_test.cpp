@@ -4,7 +4,9 @@
 #include "jit/compile.h"
 #include "jit/source.h"
 #include "support/catch.h"
+#include "support/arrangement.h"
 #include "support/golden.h"
+#include "support/operator_cases.h"
 #include "support/problems.h"
 #include "support/random_inputs.h"
 
@@ -64,43 +66,128 @@ nq_kernel* prepare(const Problem& problem, const PlanOverride& plan = {}) {
     return kernel;
 }
 
-Outputs run_device(const Problem& problem, const Inputs& inputs, const PlanOverride& plan = {}, std::size_t offset = 0) {
-    const nq_kernel* kernel = prepare(problem, plan);
-    const DeviceBuffer x(gpu(), inputs.x.size(), offset), weight(gpu(), inputs.weight);
-    x.upload(inputs.x);
-    const DeviceBuffer fp4(gpu(), fp4_bytes(problem, inputs.rows)), scales(gpu(), scale_bytes(problem, inputs.rows));
-    fp4.fill(0xab);
-    scales.fill(0x7f);
-    Bytes gs(4);
-    if (inputs.global_scale) std::memcpy(gs.data(), &*inputs.global_scale, 4);
-    const DeviceBuffer global_scale(gpu(), gs);
+// Tensors of a call on the device, arranged as a test wants them.
+class DeviceTensors {
+public:
+    // offset: of x, in bytes.
+    DeviceTensors(const Problem& problem, const Inputs& inputs, const Arrangement& arrangement = {}, std::size_t offset = 0)
+        : problem_(problem),
+          inputs_(inputs),
+          arrangement_(arrangement),
+          x_(rows({size(inputs.rows), 2 * std::size_t{problem.hidden}, 2 * size(arrangement.x_gap), size(arrangement.batch_rows), 2 * size(arrangement.batch_gap)}, offset)),
+          residual_(rows({size(inputs.rows), problem.adds() ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.residual_gap)})),
+          residual_out_(rows({size(inputs.rows), arrangement.separate_residual ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.residual_gap) + 16})),
+          y_out_(rows({size(inputs.rows), problem.y_out ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.y_gap)})),
+          fp4_(rows({size(inputs.rows), problem.hidden / 2, size(arrangement.fp4_gap)})),
+          scales_linear_(rows({size(inputs.rows), problem.linear() ? problem.blocks() : 0, size(arrangement.scales_gap)})),
+          scales_swizzled_(rows({1, problem.swizzled() ? scale_bytes(problem, inputs.rows) : 0, 0})),
+          weight_(rows({1, inputs.weight.size(), 0})),
+          global_scale_(rows({1, 4, 0})),
+          device_rows_(rows({1, 4, 0})) {
+        write();
+    }
 
-    nq_tensors tensors = NQ_TENSORS_INIT;
-    tensors.rows = inputs.rows;
-    tensors.eps = inputs.eps;
-    tensors.x = x.data();
-    tensors.weight = weight.data();
-    tensors.global_scale = inputs.global_scale ? static_cast<const float*>(global_scale.data()) : nullptr;
-    tensors.fp4 = fp4.data();
-    tensors.scales = scales.data();
+    // Inputs as they are to be, outputs full of kGarbage.
+    void write() const {
+        x_.set(inputs_.x);
+        weight_.set(inputs_.weight);
+        residual_.set(inputs_.residual);
+        if (inputs_.global_scale) global_scale_.set(bytes_of(*inputs_.global_scale));
+        if (inputs_.device_rows) device_rows_.set(bytes_of(*inputs_.device_rows));
+        for (const Rows* output : {&residual_out_, &y_out_, &fp4_, &scales_linear_, &scales_swizzled_}) output->buffer.fill(kGarbage);
+    }
+    nq_tensors tensors() const {
+        nq_tensors t = NQ_TENSORS_INIT;
+        t.flags = (arrangement_.keep_padding ? NQ_TENSORS_KEEP_PADDING : 0u) | (arrangement_.overlap ? NQ_TENSORS_OVERLAP : 0u) |
+                  (arrangement_.constant_weight ? NQ_TENSORS_CONSTANT_WEIGHT : 0u);
+        t.rows = inputs_.rows;
+        t.eps = inputs_.eps;
+        t.x = x_.buffer.data();
+        t.x_stride = x_.image.stride() / 2;
+        t.batch_rows = arrangement_.batch_rows;
+        if (t.batch_rows != 0) t.x_batch_stride = x_.image.batch_stride() / 2;
+        t.weight = weight_.buffer.data();
+        t.global_scale = inputs_.global_scale ? static_cast<const float*>(global_scale_.buffer.data()) : nullptr;
+        t.device_rows = inputs_.device_rows ? static_cast<const std::int32_t*>(device_rows_.buffer.data()) : nullptr;
+        t.fp4 = fp4_.buffer.data();
+        t.fp4_stride = fp4_.image.stride();
+        t.scales = (problem_.swizzled() ? scales_swizzled_ : scales_linear_).buffer.data();
+        if (problem_.linear()) t.scales_stride = scales_linear_.image.stride();
+        if (problem_.scale_layout == ScaleLayout::both) t.scales_linear = scales_linear_.buffer.data();
+        if (problem_.adds()) t.residual = residual_.buffer.data(), t.residual_stride = residual_.image.stride() / 2;
+        if (arrangement_.separate_residual) t.residual_out = residual_out_.buffer.data(), t.residual_out_stride = residual_out_.image.stride() / 2;
+        if (problem_.y_out) t.y_out = y_out_.buffer.data(), t.y_out_stride = y_out_.image.stride() / 2;
+        return t;
+    }
+    // After the device is done. Whatever is no output must be as it was.
+    Outputs outputs() const {
+        for (const Rows* tensor : {&x_, &residual_, &residual_out_, &y_out_, &fp4_, &scales_linear_, &scales_swizzled_, &weight_})
+            REQUIRE(tensor->buffer.canaries_intact());
+        REQUIRE(x_.get(kGap, "x") == inputs_.x);
+        REQUIRE(weight_.get(kGap, "weight") == inputs_.weight);
+        if (arrangement_.separate_residual) REQUIRE(residual_.get(kGap, "residual") == inputs_.residual);
+        Outputs out;
+        out.fp4 = fp4_.get(kGarbage, "fp4");
+        out.scales = (problem_.swizzled() ? scales_swizzled_ : scales_linear_).get(kGarbage, "scales");
+        if (problem_.scale_layout == ScaleLayout::both) out.scales_linear = scales_linear_.get(kGarbage, "scales_linear");
+        if (problem_.adds()) out.residual = arrangement_.separate_residual ? residual_out_.get(kGarbage, "residual_out") : residual_.get(kGap, "residual");
+        if (problem_.y_out) out.y_out = y_out_.get(kGarbage, "y_out");
+        return out;
+    }
+    const DeviceBuffer& device_rows() const { return device_rows_.buffer; }
+    const DeviceBuffer& global_scale() const { return global_scale_.buffer; }
+    const DeviceBuffer& x() const { return x_.buffer; }
+
+    static constexpr unsigned char kGarbage = 0xab, kGap = 0xff;
+
+private:
+    struct Rows {
+        RowImage image;
+        DeviceBuffer buffer;
+        // The gaps with it.
+        void set(const Bytes& rows) const {
+            Bytes bytes(image.bytes(), kGap);
+            image.set(bytes.data(), rows);
+            buffer.upload(bytes);
+        }
+        Bytes get(unsigned char gap, const char* name) const { return image.get(buffer.download().data(), gap, name); }
+    };
+    static Rows rows(const RowImage& image, std::size_t offset = 0) { return {image, DeviceBuffer(gpu(), image.bytes(), offset)}; }
+    static std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+    template <class T>
+    static Bytes bytes_of(const T& value) {
+        Bytes bytes(sizeof value);
+        std::memcpy(bytes.data(), &value, sizeof value);
+        return bytes;
+    }
+
+    const Problem& problem_;
+    const Inputs& inputs_;
+    Arrangement arrangement_;
+    Rows x_, residual_, residual_out_, y_out_, fp4_, scales_linear_, scales_swizzled_, weight_, global_scale_, device_rows_;
+};
+
+void require_equal(const Outputs& got, const Outputs& expected) {
+    REQUIRE(got.fp4 == expected.fp4);
+    REQUIRE(got.scales == expected.scales);
+    REQUIRE(got.scales_linear == expected.scales_linear);
+    REQUIRE(got.residual == expected.residual);
+    REQUIRE(got.y_out == expected.y_out);
+}
+
+Outputs run_device(const Problem& problem, const Inputs& inputs, const PlanOverride& plan = {}, std::size_t offset = 0, const Arrangement& arrangement = {}) {
+    const nq_kernel* kernel = prepare(problem, plan);
+    const DeviceTensors device(problem, inputs, arrangement, offset);
+    const nq_tensors tensors = device.tensors();
     ok(nq_launch(kernel, &tensors, nullptr));
     gpu().check(gpu().cuCtxSynchronize(), "the launch");
-    REQUIRE(fp4.canaries_intact());
-    REQUIRE(scales.canaries_intact());
-    REQUIRE(x.download() == inputs.x);
-    Outputs out;
-    out.fp4 = fp4.download();
-    out.scales = scales.download();
-    return out;
+    return device.outputs();
 }
 
 void same_as_reference(const Problem& problem, const Inputs& inputs, const PlanOverride& plan = {}, std::size_t offset = 0) {
     INFO(canonical_text(problem) << " rows " << inputs.rows << " threads " << plan.threads_per_row << " " << name(plan.variant) << " cluster "
                                  << plan.cluster << " shared " << plan.shared_limit << " offset " << offset);
-    const Outputs expected = run_reference(problem, inputs, 0);
-    const Outputs got = run_device(problem, inputs, plan, offset);
-    REQUIRE(got.fp4 == expected.fp4);
-    REQUIRE(got.scales == expected.scales);
+    require_equal(run_device(problem, inputs, plan, offset), run_reference(problem, inputs, 0, DeviceTensors::kGarbage));
 }
 
 Problem make_problem(std::uint32_t hidden, DType dtype, DType weight, std::uint32_t block, ScaleFormat format, ScaleLayout layout) {
@@ -133,13 +220,17 @@ public:
     }
     ~TestKernel() { gpu().driver().cuLibraryUnload(library_); }
     void launch(unsigned blocks, unsigned threads, void** arguments) const {
+        enqueue(blocks, threads, arguments, nullptr);
+        gpu().check(gpu().cuCtxSynchronize(), "the kernel");
+    }
+    void enqueue(unsigned blocks, unsigned threads, void** arguments, CUstream stream) const {
         CUlaunchConfig config{};
+        config.hStream = stream;
         config.gridDimX = blocks;
         config.gridDimY = config.gridDimZ = 1;
         config.blockDimX = threads;
         config.blockDimY = config.blockDimZ = 1;
         gpu().check(gpu().driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr), "launch");
-        gpu().check(gpu().cuCtxSynchronize(), "the kernel");
     }
 
 private:
@@ -149,19 +240,16 @@ private:
 
 }  // namespace
 
-TEST_CASE("golden vectors of the plain operator") {
+TEST_CASE("golden vectors") {
     (void)gpu();
     int compared = 0;
     for (const std::string& name : golden_names()) {
         const GoldenCase golden = load_golden(name);
-        if (!kernel_exists(golden.problem)) continue;
         INFO(name);
-        const Outputs got = run_device(golden.problem, golden.inputs);
-        REQUIRE(got.fp4 == golden.expected.fp4);
-        REQUIRE(got.scales == golden.expected.scales);
+        require_equal(run_device(golden.problem, golden.inputs), golden.expected);
         ++compared;
     }
-    CHECK(compared >= 25);
+    CHECK(compared == 34);
 }
 
 TEST_CASE("every type, block, scale format and layout, over every distribution") {
@@ -172,6 +260,37 @@ TEST_CASE("every type, block, scale format and layout, over every distribution")
                 ++seed;
                 same_as_reference(problem, random_inputs(problem, seed % 2 ? 37 : 300, distribution, seed));
             }
+        }
+    }
+}
+
+TEST_CASE("everything that a launch may ask for, in pairs") {
+    std::uint64_t turn = 0;
+    for (const std::uint32_t hidden : {80u, 512u, 2880u, 7168u, 16400u, 32784u}) {
+        for (const auto& choice : pairwise(operator_factors())) {
+            for (const std::int64_t rows : {3, 131, 700}) {
+                const OperatorCase test = operator_case(hidden, rows, choice, ++turn);
+                INFO(test.text);
+                require_equal(run_device(test.problem, test.inputs, {}, turn % 2 * 16, test.arrangement),
+                              expected_outputs(test, 0, DeviceTensors::kGarbage));
+            }
+        }
+    }
+}
+
+TEST_CASE("a residual is added the same way by every plan") {
+    for (const std::uint32_t hidden : {2048u, 7168u, 16384u}) {
+        Problem problem = nvfp4(hidden, ScaleLayout::swizzled);
+        problem.op = Op::add_rmsnorm;
+        problem.y_out = true;
+        const Inputs inputs = random_inputs(problem, 150, Distribution::outliers, hidden);
+        for (std::uint32_t n = 32; n <= 1024; n *= 2) {
+            if (!normquant::threads_per_row_valid(hidden, n)) continue;
+            same_as_reference(problem, inputs, {.threads_per_row = n});
+            same_as_reference(problem, inputs, {.threads_per_row = n, .variant = Variant::latency});
+            same_as_reference(problem, inputs, {.threads_per_row = n, .shared_limit = 99 << 10});
+            for (std::uint32_t cluster = 2; cluster <= 16 && n / cluster >= 32; cluster *= 2)
+                same_as_reference(problem, inputs, {.threads_per_row = n, .cluster = cluster});
         }
     }
 }
@@ -372,6 +491,145 @@ extern "C" __global__ void test(unsigned* wrong, unsigned first) {
         }
         CHECK(wrong.download() == Bytes(8, 0));
     }
+}
+
+TEST_CASE("sums and roundings to 16 bits, of all 2^32 inputs") {
+    const TestKernel kernel(R"(#include <normquant/memory.cuh>
+using namespace normquant;
+extern "C" __global__ void test(unsigned* wrong, unsigned first) {
+    const unsigned at = first + (blockIdx.x * blockDim.x + threadIdx.x);
+    // As two values of 16 bits: the sum is the fp32 sum, rounded.
+    for (unsigned dtype = 0; dtype < 2; ++dtype) {
+        const unsigned a = at & 0xffffu, b = at >> 16;
+        const float low = unpack(dtype, &a, 0), high = unpack(dtype, &b, 0);
+        if (add_16x2(dtype, a | b << 16, b | b << 16) != round_16x2(dtype, add(low, high), add(high, high))) atomicAdd(wrong, 1u);
+        // As one of 32: rounded by integers.
+        const float v = as_float(at);
+        unsigned expected;
+        if (v != v) {
+            expected = 0x7fffu;
+        } else if (dtype == 1) {
+            expected = (at + 0x7fffu + (at >> 16 & 1u)) >> 16;
+        } else {
+            const unsigned magnitude = at & 0x7fffffffu;
+            if (magnitude >= 0x477ff000u) {
+                expected = 0x7c00u;
+            } else if (magnitude < 0x38800000u) {  // subnormal: adding 1/2 makes the unit that of the result
+                expected = bits(add(as_float(magnitude), 0.5f)) - 0x3f000000u;
+            } else {
+                expected = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+            }
+            expected |= at >> 31 << 15;
+        }
+        if ((round_16x2(dtype, v, 1.0f) & 0xffffu) != expected || round_16x2(dtype, 1.0f, v) >> 16 != expected) atomicAdd(wrong + 1, 1u);
+    }
+})");
+    const DeviceBuffer wrong(gpu(), Bytes(8, 0));
+    for (unsigned part = 0; part < 256; ++part) {
+        CUdeviceptr address = wrong.address();
+        unsigned first = part << 24;
+        void* arguments[] = {&address, &first};
+        kernel.launch(1u << 16, 256, arguments);
+    }
+    CHECK(wrong.download() == Bytes(8, 0));
+}
+
+TEST_CASE("a launch that overlaps waits for what the kernel before it writes late") {
+    if (!features(*target_for(gpu().capability(), std::nullopt, {})).overlap) return;
+    // Lets its successor begin at once, waits a while, and writes then.
+    const TestKernel late(R"(#include <normquant/types.cuh>
+extern "C" __global__ void test(uint4* to, const uint4* from, unsigned count) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    const long long start = clock64();
+    while (clock64() - start < 200000) {}
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) to[i] = from[i];
+})");
+    CUstream stream;
+    gpu().check(gpu().driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    for (const Op op : {Op::rmsnorm, Op::add_rmsnorm}) {
+        for (const std::int64_t rows : {1, 64, 400, 3000}) {
+            Problem problem = nvfp4(7168, ScaleLayout::swizzled);
+            problem.op = op;
+            const Inputs inputs = random_inputs(problem, rows, Distribution::outliers, 12);
+            const DeviceTensors device(problem, inputs, {.overlap = true, .constant_weight = true});
+            const nq_kernel* kernel = prepare(problem);
+            const nq_tensors tensors = device.tensors();
+            const DeviceBuffer source(gpu(), inputs.x);
+            const Outputs expected = run_reference(problem, inputs, 0, DeviceTensors::kGarbage);
+            for (int repeat = 0; repeat < 3; ++repeat) {
+                device.write();
+                device.x().fill(0x11);
+                CUdeviceptr to = device.x().address(), from = source.address();
+                unsigned count = static_cast<unsigned>(inputs.x.size() / 16);
+                void* arguments[] = {&to, &from, &count};
+                gpu().check(gpu().cuCtxSynchronize(), "uploads");
+                late.enqueue(8, 256, arguments, stream);
+                ok(nq_launch(kernel, &tensors, stream));
+                gpu().check(gpu().driver().cuStreamSynchronize(stream), "both");
+                INFO("rows " << rows);
+                require_equal(device.outputs(), expected);
+            }
+        }
+    }
+    gpu().check(gpu().driver().cuStreamDestroy(stream), "cuStreamDestroy");
+}
+
+TEST_CASE("a captured launch reads row count, global scale and rows when it is replayed") {
+    const Driver& driver = gpu().driver();
+    Problem problem = nvfp4(5120, ScaleLayout::both);
+    problem.op = Op::add_rmsnorm;
+    problem.y_out = true;
+    Inputs inputs = random_inputs(problem, 260, Distribution::normal, 7);
+    inputs.device_rows = 0;
+    inputs.global_scale = 1.0f;
+    const DeviceTensors device(problem, inputs, {.overlap = true});
+    const nq_tensors tensors = device.tensors();
+    CUstream stream;
+    gpu().check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    const nq_kernel* kernel = prepare(problem);
+    const auto capture = [&](const nq_tensors& t) {
+        gpu().check(gpu().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+        ok(nq_launch(kernel, &t, stream));
+        CUgraph graph;
+        gpu().check(gpu().cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+        return graph;
+    };
+    const CUgraph graph = capture(tensors);
+    CUgraphExec exec;
+    gpu().check(gpu().cuGraphInstantiateWithFlags(&exec, graph, 0), "cuGraphInstantiate");
+    for (const std::int32_t rows : {0, 1, 127, 128, 129, 260, 300, -1}) {
+        for (const float scale : {1.0f, 37.0f}) {
+            inputs.device_rows = rows;
+            inputs.global_scale = scale;
+            device.write();
+            gpu().check(gpu().cuGraphLaunch(exec, stream), "cuGraphLaunch");
+            gpu().check(driver.cuStreamSynchronize(stream), "the graph");
+            INFO("rows " << rows << " global scale " << scale);
+            require_equal(device.outputs(), run_reference(problem, inputs, 0, DeviceTensors::kGarbage));
+        }
+    }
+    // Parameters of the node change: another row bound and eps, without a new instance.
+    nq_tensors fewer = tensors;
+    fewer.rows = 140;
+    fewer.eps = 0.5f;
+    const CUgraph changed = capture(fewer);
+    CUgraphExecUpdateResultInfo info{};
+    gpu().check(gpu().cuGraphExecUpdate(exec, changed, &info), "cuGraphExecUpdate");
+    Inputs expected_inputs = inputs;
+    expected_inputs.device_rows = 140;
+    expected_inputs.eps = 0.5f;
+    inputs.device_rows = 200;
+    device.write();
+    gpu().check(gpu().cuGraphLaunch(exec, stream), "cuGraphLaunch");
+    gpu().check(driver.cuStreamSynchronize(stream), "the graph");
+    const Outputs got = device.outputs(), expected = run_reference(problem, expected_inputs, 0, DeviceTensors::kGarbage);
+    CHECK(got.fp4 == expected.fp4);
+    CHECK(got.residual == expected.residual);
+    CHECK(got.y_out == expected.y_out);
+    CHECK(got.scales_linear == expected.scales_linear);
+    gpu().check(gpu().cuGraphExecDestroy(exec), "cuGraphExecDestroy");
+    for (const CUgraph g : {graph, changed}) gpu().check(gpu().cuGraphDestroy(g), "cuGraphDestroy");
+    gpu().check(driver.cuStreamDestroy(stream), "cuStreamDestroy");
 }
 
 TEST_CASE("stream capture") {

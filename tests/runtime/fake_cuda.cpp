@@ -171,9 +171,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     if (const auto launch = fake().launch_instead; launch != nullptr) return launch(config, function, arguments, extra);
     ENTER("cuLaunchKernelEx");
     if (extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
-    FakeLaunch launch{*config, 0, reinterpret_cast<FakeLibrary*>(function)->image, {}};
+    FakeLaunch launch{*config, 0, false, reinterpret_cast<FakeLibrary*>(function)->image, {}};
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) launch.cluster = config->attrs[i].value.clusterDim.y;
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+            launch.overlap = config->attrs[i].value.programmaticStreamSerializationAllowed != 0;
     }
     launch.config.attrs = nullptr;
     std::memcpy(&launch.params, arguments[0], sizeof launch.params);

@@ -41,6 +41,7 @@ struct FakeLibrary {
 struct FakeLaunch {
     CUlaunchConfig config = {};  // its attributes are gone
     unsigned cluster = 0;        // blocks of a row, 0: no attribute
+    bool overlap = false;        // programmatic stream serialization
     std::string image;
     normquant::Params params = {};
 };

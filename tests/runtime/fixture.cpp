@@ -64,10 +64,10 @@ nq_problem make_problem(std::uint32_t hidden) {
 nq_tensors make_tensors(std::int64_t rows) {
     nq_tensors tensors = NQ_TENSORS_INIT;
     tensors.rows = rows;
-    tensors.x = reinterpret_cast<const void*>(0x10000);
-    tensors.weight = reinterpret_cast<const void*>(0x20000);
-    tensors.fp4 = reinterpret_cast<void*>(0x30000);
-    tensors.scales = reinterpret_cast<void*>(0x40000);
+    tensors.x = reinterpret_cast<const void*>(0x100000000000);
+    tensors.weight = reinterpret_cast<const void*>(0x200000000000);
+    tensors.fp4 = reinterpret_cast<void*>(0x300000000000);
+    tensors.scales = reinterpret_cast<void*>(0x400000000000);
     return tensors;
 }
 

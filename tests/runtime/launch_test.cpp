@@ -1,7 +1,10 @@
 // nq_launch: what reaches the driver, and what is refused before it.
 #include "fixture.h"
 #include "runtime/choose.h"
+#include "runtime/overlap.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -40,6 +43,23 @@ nq_problem swizzled() {
     return problem;
 }
 
+nq_problem everything() {
+    nq_problem problem = make_problem();
+    problem.op = NQ_OP_ADD_RMSNORM;
+    problem.scale_layout = NQ_LAYOUT_BOTH;
+    problem.flags = NQ_PROBLEM_Y_OUT | NQ_PROBLEM_WEIGHT_BIAS_ONE;
+    return problem;
+}
+
+nq_tensors make_everything(std::int64_t rows) {
+    nq_tensors tensors = make_tensors(rows);
+    tensors.residual = address(0x600000000000);
+    tensors.y_out = address(0x700000000000);
+    tensors.scales_linear = address(0x800000000001);
+    tensors.device_rows = static_cast<const std::int32_t*>(address(0x900000000004));
+    return tensors;
+}
+
 }  // namespace
 
 TEST_CASE("the choice of a variant") {
@@ -58,7 +78,7 @@ TEST_CASE("a launch is one driver call with these arguments") {
     tensors.eps = 1e-5f;
     tensors.x_stride = 4104;
     tensors.fp4_stride = 2056;
-    tensors.global_scale = static_cast<const float*>(address(0x50004));
+    tensors.global_scale = static_cast<const float*>(address(0x500000000004));
     const FakeLaunch launch = world.launched(tensors);
     CHECK(world.cuda.calls == std::vector<std::string>{"cuLaunchKernelEx"});
 
@@ -79,12 +99,114 @@ TEST_CASE("a launch is one driver call with these arguments") {
     CHECK(launch.params.weight == tensors.weight);
     CHECK(launch.params.global_scale == tensors.global_scale);
     CHECK(launch.params.fp4 == tensors.fp4);
-    CHECK(launch.params.scale == tensors.scales);
+    CHECK(launch.params.scale_linear == tensors.scales);
     CHECK(launch.params.x_stride == 4104);
     CHECK(launch.params.fp4_stride == 2056);
     CHECK(launch.params.rows == 1000);
     CHECK(launch.params.eps == 1e-5f);
     CHECK(launch.params.zero_padding == 0);
+    CHECK(launch.params.scale_swizzled == nullptr);
+    CHECK(launch.params.scale_stride == 256);
+    CHECK(launch.params.residual == nullptr);
+    CHECK(launch.params.y_out == nullptr);
+    CHECK(launch.params.device_rows == nullptr);
+    CHECK(launch.params.batch_rows == 0);
+}
+
+TEST_CASE("a residual, y_out, both layouts, batches and a row count of the device reach the kernel") {
+    Prepared world(everything());
+    nq_tensors tensors = make_everything(1000);
+    tensors.residual_stride = 4104;
+    tensors.y_out_stride = 4112;
+    tensors.scales_stride = 300;
+    tensors.batch_rows = 10;
+    tensors.x_batch_stride = 65536;
+    tensors.flags = NQ_TENSORS_CONSTANT_WEIGHT;
+    FakeLaunch launch = world.launched(tensors);
+    CHECK(launch.params.residual == tensors.residual);
+    CHECK(launch.params.residual_out == tensors.residual);
+    CHECK(launch.params.residual_stride == 4104);
+    CHECK(launch.params.residual_out_stride == 4104);
+    CHECK(launch.params.y_out == tensors.y_out);
+    CHECK(launch.params.y_out_stride == 4112);
+    CHECK(launch.params.scale_swizzled == tensors.scales);
+    CHECK(launch.params.scale_linear == tensors.scales_linear);
+    CHECK(launch.params.scale_stride == 300);
+    CHECK(launch.params.x_stride == 4096);
+    CHECK(launch.params.x_batch_stride == 65536);
+    CHECK(launch.params.batch_rows == 10);
+    CHECK(launch.params.device_rows == tensors.device_rows);
+    CHECK(launch.params.constant_weight == 1);
+    CHECK(launch.config.numAttrs == 0);
+    tensors.residual_out = address(0xa00000000000);
+    tensors.x_batch_stride = 0;
+    launch = world.launched(tensors);
+    CHECK(launch.params.residual == tensors.residual);
+    CHECK(launch.params.residual_out == tensors.residual_out);
+    CHECK(launch.params.residual_out_stride == 4096);
+    CHECK(launch.params.x_batch_stride == 10 * 4096);
+}
+
+TEST_CASE("launch attributes: none, one, two") {
+    Prepared world(everything());
+    nq_tensors tensors = make_everything(1000);
+    CHECK(world.launched(tensors).config.numAttrs == 0);
+    tensors.flags = NQ_TENSORS_OVERLAP;
+    FakeLaunch launch = world.launched(tensors);
+    CHECK(launch.config.numAttrs == 1);
+    CHECK(launch.overlap);
+    // Few rows of a residual that is updated in place take a cluster each.
+    tensors.rows = 8;
+    launch = world.launched(tensors);
+    CHECK(launch.config.numAttrs == 2);
+    CHECK(launch.overlap);
+    CHECK(launch.cluster == 4);
+    CHECK(launch.config.gridDimY == 4);
+    tensors.flags = 0;
+    launch = world.launched(tensors);
+    CHECK(launch.config.numAttrs == 1);
+    CHECK_FALSE(launch.overlap);
+    CHECK(launch.cluster == 4);
+}
+
+TEST_CASE("a device without overlapping launches gets none") {
+    Fixture world;
+    world.cuda.devices[0] = {8, 0, 108};
+    const ContextPtr context = world.create();
+    nq_problem problem = everything();
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.stream = world.stream;
+    nq_kernel* kernel = nullptr;
+    REQUIRE(nq_prepare(context.get(), &problem, &options, &kernel) == NQ_OK);
+    nq_tensors tensors = make_everything(1);
+    tensors.flags = NQ_TENSORS_OVERLAP;
+    REQUIRE(nq_launch(kernel, &tensors, world.stream) == NQ_OK);
+    CHECK(world.cuda.launches.back().config.numAttrs == 0);
+}
+
+TEST_CASE("a device without room for the cluster of few rows does without it") {
+    Fixture world;
+    world.cuda.active_clusters = 0;
+    const ContextPtr context = world.create();
+    nq_problem problem = everything();
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.stream = world.stream;
+    nq_kernel* kernel = nullptr;
+    REQUIRE(nq_prepare(context.get(), &problem, &options, &kernel) == NQ_OK);
+    const nq_tensors tensors = make_everything(1);
+    REQUIRE(nq_launch(kernel, &tensors, world.stream) == NQ_OK);
+    CHECK(contains(world.cuda.launches.back().image, "latency"));
+    CHECK(world.cuda.launches.back().cluster == 0);
+}
+
+TEST_CASE("rows that the device counts leave a block for what turns out to be padding") {
+    nq_problem narrow = make_problem(64);
+    narrow.scale_layout = NQ_LAYOUT_SWIZZLED;
+    Prepared world(narrow);
+    nq_tensors tensors = make_tensors(128 * 1024);
+    const unsigned blocks = world.launched(tensors).config.gridDimX;
+    tensors.device_rows = static_cast<const std::int32_t*>(address(0xb00000000000));
+    CHECK(world.launched(tensors).config.gridDimX == blocks + 1);
 }
 
 TEST_CASE("strides of 0 are contiguous rows") {
@@ -108,8 +230,8 @@ TEST_CASE("32-byte loads are used where everything is aligned to them") {
     Prepared world(make_problem(256), 1);  // 12.0; a width that takes rows straight from global memory
     nq_tensors tensors = make_tensors(100000);
     CHECK(contains(world.launched(tensors).image, "throughput_32b"));
-    SECTION("x") { tensors.x = address(0x10010); }
-    SECTION("weight") { tensors.weight = address(0x20010); }
+    SECTION("x") { tensors.x = address(0x100000000010); }
+    SECTION("weight") { tensors.weight = address(0x200000000010); }
     SECTION("x_stride") { tensors.x_stride = 256 + 8; }
     CHECK_FALSE(contains(world.launched(tensors).image, "throughput_32b"));
 }
@@ -121,7 +243,8 @@ TEST_CASE("padding rows of swizzled scales get blocks unless they are to be kept
     nq_tensors tensors = make_tensors(130);
     FakeLaunch launch = world.launched(tensors);
     CHECK(launch.params.zero_padding == 1);
-    CHECK(launch.config.gridDimX == (256 + plan.rows_per_block - 1) / plan.rows_per_block);
+    // The last tile row holds 64 tiles of 32 chunks of 16 bytes, one a thread.
+    CHECK(launch.config.gridDimX == (130 + plan.rows_per_block - 1) / plan.rows_per_block + (64 * 32 + plan.block_threads - 1) / plan.block_threads);
     tensors.flags = NQ_TENSORS_KEEP_PADDING;
     launch = world.launched(tensors);
     CHECK(launch.params.zero_padding == 0);
@@ -155,7 +278,7 @@ TEST_CASE("misuse of nq_tensors is refused by field") {
         {"struct_size", NQ_ERR_STRUCT_SIZE, [](nq_tensors& t) { t.struct_size = 0; }},
         {"struct_size", NQ_ERR_STRUCT_SIZE, [](nq_tensors& t) { t.struct_size -= 4; }},
         {"struct_size", NQ_ERR_STRUCT_SIZE, [](nq_tensors& t) { t.struct_size = 0xffffffff; }},
-        {"flags", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.flags = 2; }},
+        {"flags", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.flags = 8; }},
         {"rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.rows = -1; }},
         {"rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.rows = std::int64_t{1} << 31; }},
         {"eps", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.eps = -1e-6f; }},
@@ -163,32 +286,42 @@ TEST_CASE("misuse of nq_tensors is refused by field") {
         {"eps", NQ_ERR_INVALID_ARGUMENT, [&](nq_tensors& t) { t.eps = inf; }},
         {"reserved", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.reserved = 1; }},
         {"x", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.x = nullptr; }},
-        {"x", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.x = address(0x10008); }},
+        {"x", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.x = address(0x100000000008); }},
         {"x_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.x_stride = -4096; }},
         {"x_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.x_stride = 4088; }},
         {"x_stride", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.x_stride = 4100; }},
         {"x_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.x_stride = std::int64_t{1} << 62; }},
         {"weight", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.weight = nullptr; }},
-        {"weight", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.weight = address(0x20002); }},
+        {"weight", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.weight = address(0x200000000002); }},
         {"global_scale", NQ_ERR_MISALIGNED,
-         [](nq_tensors& t) { t.global_scale = static_cast<const float*>(address(0x50002)); }},
+         [](nq_tensors& t) { t.global_scale = static_cast<const float*>(address(0x500000000002)); }},
         {"fp4", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.fp4 = nullptr; }},
-        {"fp4", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.fp4 = address(0x30004); }},
+        {"fp4", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.fp4 = address(0x300000000004); }},
         {"fp4", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.fp4 = const_cast<void*>(t.x); }},
         {"fp4_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.fp4_stride = -2048; }},
         {"fp4_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.fp4_stride = 2040; }},
         {"fp4_stride", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.fp4_stride = 2052; }},
         {"fp4_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.fp4_stride = INT64_MAX - 7; }},
         {"scales", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales = nullptr; }},
-        {"scales", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.scales = address(0x40008); }},
+        {"scales", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.scales = address(0x400000000008); }},
         {"scales", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales = t.fp4; }},
-        {"residual", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual = address(0x60000); }},
+        {"residual", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual = address(0x600000000000); }},
         {"residual_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_stride = 4096; }},
-        {"y_out", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = address(0x70000); }},
+        {"residual_out", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_out = address(0x600000000000); }},
+        {"residual_out_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_out_stride = 4096; }},
+        {"scales_linear", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales_linear = address(0x600000000000); }},
+        {"scales_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales_stride = 256; }},
+        {"device_rows", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.device_rows = static_cast<const std::int32_t*>(address(0x600000000002)); }},
+        {"batch_rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = -1; }},
+        {"x_batch_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.x_batch_stride = 8; }},
+        {"x_batch_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = -8; }},
+        {"x_batch_stride", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = 4; }},
+        {"x_batch_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = std::int64_t{1} << 61; }},
+        {"y_out", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = address(0x700000000000); }},
         {"y_out_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out_stride = 4096; }},
         {"sum_of_squares", NQ_ERR_INVALID_ARGUMENT,
-         [](nq_tensors& t) { t.sum_of_squares = static_cast<float*>(address(0x80000)); }},
-        {"rstd", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.rstd = static_cast<float*>(address(0x90000)); }},
+         [](nq_tensors& t) { t.sum_of_squares = static_cast<float*>(address(0x800000000000)); }},
+        {"rstd", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.rstd = static_cast<float*>(address(0x900000000000)); }},
     };
     Prepared world(swizzled());
     for (const Misuse& misuse : table) {
@@ -210,6 +343,92 @@ TEST_CASE("misuse of nq_tensors is refused by field") {
     CHECK(contains(last_error(), "kernel is NULL"));
 }
 
+TEST_CASE("misuse of what goes beyond the plain operator is refused by field") {
+    struct Misuse {
+        const char *field, *other;  // other: named as well
+        nq_status status;
+        std::function<void(nq_tensors&)> spoil;
+    };
+    const std::vector<Misuse> table = {
+        {"residual", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual = nullptr; }},
+        {"residual", "16 bytes", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.residual = address(0x600000000008); }},
+        {"residual_stride", "", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.residual_stride = 4100; }},
+        {"residual_out", "16 bytes", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.residual_out = address(0xa00000000008); }},
+        {"residual_out_stride", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_out_stride = 4104; }},
+        {"y_out", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = nullptr; }},
+        {"y_out", "16 bytes", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.y_out = address(0x700000000004); }},
+        {"scales_linear", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales_linear = nullptr; }},
+        {"scales_stride", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales_stride = 255; }},
+        {"scales", "scales_linear", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales_linear = t.scales; }},
+        {"residual", "nq_tensors.x ", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual = const_cast<void*>(t.x); }},
+        {"residual_out", "nq_tensors.x ", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_out = const_cast<void*>(t.x); }},
+        {"residual_out", "nq_tensors.residual ", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_out = address(0x600000002000); }},
+        {"residual_out", "nq_tensors.residual ", NQ_ERR_INVALID_ARGUMENT,
+         [](nq_tensors& t) { t.residual_out = t.residual, t.residual_out_stride = 4104; }},
+        {"y_out", "nq_tensors.x ", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = const_cast<void*>(t.x); }},
+        {"residual", "nq_tensors.y_out ", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = address(0x60000001e000); }},
+        {"fp4", "nq_tensors.device_rows ", NQ_ERR_INVALID_ARGUMENT,
+         [](nq_tensors& t) { t.device_rows = static_cast<const std::int32_t*>(address(0x300000000100)); }},
+    };
+    Prepared world(everything());
+    REQUIRE(world.launch(make_everything(16)) == NQ_OK);
+    world.cuda.calls.clear();
+    for (const Misuse& misuse : table) {
+        nq_tensors tensors = make_everything(16);
+        misuse.spoil(tensors);
+        CHECK(world.launch(tensors) == misuse.status);
+        INFO(last_error());
+        CHECK(contains(last_error(), std::string("nq_tensors.") + misuse.field + " is "));
+        CHECK(contains(last_error(), misuse.other));
+    }
+    CHECK(world.cuda.calls.empty());
+}
+
+TEST_CASE("tensors may interleave, share inputs and be updated in place") {
+    Prepared world(everything());
+    nq_tensors tensors = make_everything(16);
+    tensors.x_stride = tensors.residual_stride = tensors.y_out_stride = 3 * 4096;  // columns of one matrix
+    tensors.x = address(0x100000000000);
+    tensors.residual = address(0x100000002000);
+    tensors.y_out = address(0x100000004000);
+    CHECK(world.launch(tensors) == NQ_OK);
+    tensors.residual_out = tensors.residual;
+    tensors.residual_out_stride = tensors.residual_stride;
+    CHECK(world.launch(tensors) == NQ_OK);
+    tensors = make_everything(16);
+    tensors.weight = tensors.x;
+    tensors.global_scale = static_cast<const float*>(tensors.x);
+    CHECK(world.launch(tensors) == NQ_OK);
+}
+
+TEST_CASE("certain overlap of rows: against every byte") {
+    std::uint64_t state = 1, overlaps = 0;
+    const auto below = [&](std::uint64_t n) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return (state >> 33) % n;
+    };
+    for (int i = 0; i < 200'000; ++i) {
+        const auto rows = [&] {
+            nq::MemoryRows r{100 + below(40), 1 + below(6), 0, 1 + below(5)};
+            r.stride = r.row_bytes + below(3) * below(8);
+            return r;
+        };
+        nq::MemoryRows a = rows(), b = rows();
+        if (below(2) == 0) b.stride = std::max(a.stride, b.row_bytes), a.stride = b.stride;
+        std::array<bool, 400> used{};
+        bool share = false;
+        for (std::uint64_t r = 0; r < a.rows; ++r) std::fill_n(used.begin() + static_cast<long>(a.first + r * a.stride), a.row_bytes, true);
+        for (std::uint64_t r = 0; r < b.rows; ++r)
+            for (std::uint64_t c = 0; c < b.row_bytes; ++c) share = share || used[b.first + r * b.stride + c];
+        INFO(a.first << " " << a.row_bytes << " " << a.stride << " " << a.rows << " | " << b.first << " " << b.row_bytes << " " << b.stride << " " << b.rows);
+        const bool decidable = a.dense() || b.dense() || a.stride == b.stride;
+        if (decidable) REQUIRE(nq::certainly_overlap(a, b) == share);
+        if (!share) REQUIRE_FALSE(nq::certainly_overlap(a, b));
+        overlaps += share;
+    }
+    CHECK(overlaps > 1000);
+}
+
 TEST_CASE("structs of a newer caller are accepted while they use nothing new") {
     Prepared world;
     struct Newer {
@@ -229,7 +448,7 @@ TEST_CASE("UE8M0 takes no global scale") {
     problem.block_size = 32;
     Prepared world(problem);
     nq_tensors tensors = make_tensors(1);
-    tensors.global_scale = static_cast<const float*>(address(0x50000));
+    tensors.global_scale = static_cast<const float*>(address(0x500000000000));
     CHECK(world.launch(tensors) == NQ_ERR_INVALID_ARGUMENT);
     CHECK(contains(last_error(), "nq_tensors.global_scale"));
     CHECK(contains(last_error(), "NQ_SCALE_UE8M0"));

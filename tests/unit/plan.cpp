@@ -50,7 +50,7 @@ TEST_CASE("every plan has whole warps, valid threads a row, and fits its target"
                     REQUIRE((members == 32 || plan.row_groups <= 15));  // a named barrier each
                     REQUIRE(plan.shared_bytes <= features(arch).staged_bytes);
                     REQUIRE((limit == 0 || plan.shared_bytes <= limit));
-                    REQUIRE(launch_shape(plan, problem, 1'000'000, false, 132).shared_bytes == plan.shared_bytes);
+                    REQUIRE(launch_shape(plan, problem, {.rows = 1'000'000}, 132).shared_bytes == plan.shared_bytes);
                 }
             }
         }
@@ -77,7 +77,7 @@ TEST_CASE("clusters: where the target, the limit and the threads allow them") {
                         REQUIRE(plan->block_threads * cluster == threads);
                         REQUIRE(plan->blocks_per_row == cluster);
                         REQUIRE(plan->rows_per_block() == 1);
-                        REQUIRE(launch_shape(*plan, problem, 300, false, 132).blocks == 300);
+                        REQUIRE(launch_shape(*plan, problem, {.rows = 300}, 132).blocks == 300);
                     }
                 }
             }
