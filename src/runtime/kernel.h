@@ -8,8 +8,6 @@
 #include "runtime/cubin.h"
 #include "support/result.h"
 
-#include <sys/types.h>
-
 #include <array>
 #include <compare>
 #include <memory>
@@ -82,7 +80,6 @@ public:
     const Driver& driver() const { return *driver_; }
     const Problem& problem() const { return problem_; }
     const Device& device() const { return device_; }
-    pid_t process() const { return process_; }  // that loaded it
     std::int64_t split_blocks() const { return split_blocks_; }  // a row, in its variant
     const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
 
@@ -92,7 +89,6 @@ private:
     std::shared_ptr<const Driver> driver_;
     Problem problem_;
     Device device_;
-    pid_t process_;
     std::int64_t split_blocks_ = 1;
     std::vector<Loaded> loaded_;
     std::array<const Loaded*, kVariants> by_variant_{};  // every variant, those that do not exist by the nearest that does
