@@ -5,6 +5,7 @@
 
 # cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC. Nothing else of the toolkit is needed.
 readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96)
+readonly NVDISASM_WHEEL=nvidia-cuda-nvdisasm==13.5.37
 readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
 readonly LIBRARIES=(libfmt-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2)
 
@@ -105,17 +106,14 @@ find_pip() {
     return 1
 }
 
-# fetch_wheels DIR: DIR appears only when it is complete
+# fetch_wheels DIR WHEEL...: DIR appears only when it is complete
 fetch_wheels() {
-    local python
+    local dir=$1 python
+    shift
     python=$(find_pip) || { apt_install python3-pip && python=$(find_pip); } || fail "python3 has no pip" "install python3-pip"
-    say "fetching ${CUDA_WHEELS[*]} from PyPI into $1 (90 MB)"
-    rm -rf "$1.partial"
-    mkdir -p "$(dirname "$1")"
-    PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --no-deps --only-binary=:all: --no-compile --target "$1.partial" "${CUDA_WHEELS[@]}" ||
-        fail "pip could not fetch ${CUDA_WHEELS[*]}" "check the network, or install a CUDA Toolkit >= $(cuda_name "$CUDA_MIN") and set NORMQUANT_CUDA to its folder"
-    rm -rf "$1"
-    mv "$1.partial" "$1"
+    rm -rf "$dir.partial" && mkdir -p "$(dirname "$dir")" &&
+        PIP_ROOT_USER_ACTION=ignore "$python" -m pip install --quiet --no-deps --only-binary=:all: --no-compile --target "$dir.partial" "$@" &&
+        rm -rf "$dir" && mv "$dir.partial" "$dir"
 }
 
 # provide_cuda OLDEST: finds or fetches a CUDA that is no older, e.g. than 12080 (12.8), and exports CUDAToolkit_ROOT (headers, for CMake) and
@@ -133,7 +131,9 @@ provide_cuda() {
         ;;
     esac
     if [[ $root == "$wheels"/* ]] && ! usable_cuda "$root"; then
-        fetch_wheels "$wheels"
+        say "fetching ${CUDA_WHEELS[*]} from PyPI into $wheels (90 MB)"
+        fetch_wheels "$wheels" "${CUDA_WHEELS[@]}" || fail "pip could not fetch ${CUDA_WHEELS[*]}" \
+            "check the network, or install a CUDA Toolkit >= $(cuda_name "$CUDA_MIN") and set NORMQUANT_CUDA to its folder"
         usable_cuda "$root" || fail "the wheels in $wheels hold no usable cuda.h, nvrtc.h and libnvrtc" "remove $wheels and run this again"
     fi
     export CUDAToolkit_ROOT=$root
@@ -142,6 +142,28 @@ provide_cuda() {
     # CMake finds the wheels' headers by itself; no program looks for NVRTC in a build folder.
     if [[ -z $nvrtc_given && $root == "$wheels"/* ]]; then
         say "for what is built here, in a shell of your own: export NORMQUANT_NVRTC=$NORMQUANT_NVRTC"
+    fi
+}
+
+usable_nvdisasm() { [[ -x $1 && $("$1" --version 2>/dev/null) == *"release 13."* ]]; }
+
+# provide_nvdisasm: finds or fetches an nvdisasm of CUDA 13 and exports NORMQUANT_NVDISASM; one that is set already stays. One test alone
+# needs it, and is skipped without.
+provide_nvdisasm() {
+    local wheel=$PWD/build/nvdisasm tool
+    [[ -z ${NORMQUANT_NVDISASM:-} ]] || return 0
+    local fetched=$wheel/nvidia/cu13/bin/nvdisasm
+    for tool in "$(command -v nvdisasm)" "$CUDAToolkit_ROOT/bin/nvdisasm" /usr/local/cuda/bin/nvdisasm "$fetched"; do
+        if usable_nvdisasm "$tool"; then
+            export NORMQUANT_NVDISASM=$tool
+            return
+        fi
+    done
+    say "fetching $NVDISASM_WHEEL from PyPI into $wheel (5 MB)"
+    if (fetch_wheels "$wheel" "$NVDISASM_WHEEL") && usable_nvdisasm "$fetched"; then
+        export NORMQUANT_NVDISASM=$fetched
+    else
+        say "NOT RUN: sass_test will be skipped, as there is no nvdisasm of CUDA 13 here and $NVDISASM_WHEEL could not be fetched"
     fi
 }
 

@@ -35,6 +35,7 @@ links_fuzzer() {
 
 install_packages
 provide_cuda 12080 # the headers that the build needs
+provide_nvdisasm
 build ci
 case ${1:-} in
 --nightly)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "problem/arch.h"
+#include "support/fork_mark.h"
 #include "support/result.h"
 
 #include <memory>
@@ -68,6 +69,7 @@ struct Driver {
     NQ_DRIVER_FUNCTIONS(NQ_DECLARE)
 #undef NQ_DECLARE
 
+    ForkMark loaded_by;  // its forked children cannot use the driver
     std::string path;
     int version = 0;  // cuDriverGetVersion: 13000
 

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <unistd.h>
-
 #include <utility>
 
 namespace nq {
@@ -171,11 +169,11 @@ Result<Device> device_of(const Driver& driver, const DeviceContext& context) {
 }
 
 Kernel::Kernel(std::shared_ptr<const Driver> driver, const Problem& problem, const Device& device)
-    : driver_(std::move(driver)), problem_(problem), device_(device), process_(::getpid()) {}
+    : driver_(std::move(driver)), problem_(problem), device_(device) {}
 
 Kernel::~Kernel() {
     // The driver of a parent is out of reach for a forked child.
-    if (process_ != ::getpid()) return;
+    if (!driver_->loaded_by.in_process()) return;
     // At process exit the driver may have gone already (CUDA_ERROR_DEINITIALIZED), and the kernels with it.
     const RelaxedCaptureMode relaxed(*driver_);
     for (const Loaded& loaded : loaded_) driver_->cuLibraryUnload(loaded.library);

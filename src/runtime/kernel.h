@@ -8,8 +8,6 @@
 #include "runtime/cubin.h"
 #include "support/result.h"
 
-#include <sys/types.h>
-
 #include <array>
 #include <compare>
 #include <memory>
@@ -83,7 +81,6 @@ public:
     const Driver& driver() const { return *driver_; }
     const Problem& problem() const { return problem_; }
     const Device& device() const { return device_; }
-    pid_t process() const { return process_; }  // that loaded it
     bool overlaps() const { return overlaps_; }  // made for launches that may
     std::int64_t split_blocks() const { return split_blocks_; }  // a row, in its variant
     const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
@@ -94,7 +91,6 @@ private:
     std::shared_ptr<const Driver> driver_;
     Problem problem_;
     Device device_;
-    pid_t process_;
     bool overlaps_ = false;
     std::int64_t split_blocks_ = 1;
     std::vector<Loaded> loaded_;

@@ -7,8 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <unistd.h>
-
 namespace nq {
 namespace {
 
@@ -24,10 +22,10 @@ Outcome launch(const Kernel& kernel, const nq_tensors* tensors, CUstream stream)
     const Problem& problem = kernel.problem();
     if (Outcome checked = check_tensors(problem, tensors, Memory::device); !checked) return checked;
     const nq_tensors& t = *tensors;
-    if (kernel.process() != ::getpid()) {
+    if (const ForkMark& owner = kernel.driver().loaded_by; !owner.in_process()) {
         return Error{
             NQ_ERR_FORKED,
-            fmt::format("the kernel was prepared in process {}; a forked child cannot launch it", kernel.process()),
+            fmt::format("the kernel was prepared in process {}; a forked child cannot launch it", owner.process()),
             {}};
     }
     if (t.rows == 0) return Unit{};

@@ -13,6 +13,7 @@ import unittest
 import xml.etree.ElementTree
 
 PLOT, TOOL = sys.argv[1:3]
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -75,6 +76,10 @@ class PlotBench(unittest.TestCase):
         bars, _ = self.bars(made.stdout)
         self.assertEqual(len(bars), 4)
         self.assertEqual(bars[0][0], "128 x 4096, linear: 8.00 us, floor 4.00 us")
+
+    def test_the_plot_in_the_readme_is_of_the_run_beside_it(self):
+        self.assertEqual(self.run_plot((DATA / "bench_h200.json").read_text()).returncode, 0)
+        self.assertEqual((self.path / "out.svg").read_text(), (DATA / "bench_h200.svg").read_text())
 
     def test_what_is_no_bench_is_refused(self):
         for content in ["", "[]", "{}", '{"command": "info"}', '{"command": "bench", "host": {}}', json.dumps(document([]))]:

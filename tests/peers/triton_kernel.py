@@ -14,8 +14,11 @@ def _rows(x_ptr, weight, global_scale, fp4_ptr, words_ptr, scale_ptr, group, row
     rstd = tl.rsqrt(tl.sum(x * x, axis=1) / H + eps)
     y = tl.reshape(x * rstd[:, None] * weight, [ROWS, BLOCK // 16, 16])
 
-    scale = tl.minimum(tl.max(tl.abs(y), axis=2) * (global_scale / 6.0), 448.0).to(tl.float8e4nv)
-    decoded = scale.to(tl.float32)
+    # The scale's value is rounded to E4M3 by the addition that is explained below, and not decoded from the byte: where a thread has
+    # four scales, the ptxas of Triton 3.6 (12.8.93) makes the decoding of the first two read a register that nothing has written.
+    scale = tl.minimum(tl.max(tl.abs(y), axis=2) * (global_scale / 6.0), 448.0)
+    binade = (tl.maximum(scale, 0.015625).to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    decoded = tl.fma(binade, 1572864.0, scale) - binade * 1572864.0  # 2^20 + 2^19: steps of 1/8 of the binade, 2^-9 at least
     q = y * tl.where(decoded > 0.0, global_scale / decoded, 0.0)[:, :, None]
 
     # E2M1 by one addition that rounds to the step of the value's binade, ties to even: steps of 0.5 below 2, 1 below 4, then 2.
@@ -36,7 +39,7 @@ def _rows(x_ptr, weight, global_scale, fp4_ptr, words_ptr, scale_ptr, group, row
         at = tl.arange(0, BLOCK // 2)[None, :]
         tl.store(fp4_ptr + row * (H // 2) + at, (low | (high << 4)).to(tl.uint8), mask=(row < rows) & (at < H // 2))
     at = tl.arange(0, BLOCK // 16)[None, :]
-    tl.store(scale_ptr + row * (H // 16) + at, scale.to(tl.uint8, bitcast=True), mask=(row < rows) & (at < H // 16))
+    tl.store(scale_ptr + row * (H // 16) + at, decoded.to(tl.float8e4nv).to(tl.uint8, bitcast=True), mask=(row < rows) & (at < H // 16))
 
 
 @triton.jit

@@ -304,7 +304,7 @@ TEST_CASE("misuse of nq_tensors is refused by field") {
         {"fp4_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.fp4_stride = INT64_MAX - 7; }},
         {"scales", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales = nullptr; }},
         {"scales", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.scales = address(0x400000000008); }},
-        {"scales", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales = t.fp4; }},
+        {"fp4", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales = t.fp4; }},
         {"residual", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual = address(0x600000000000); }},
         {"residual_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_stride = 4096; }},
         {"residual_out", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_out = address(0x600000000000); }},

@@ -205,7 +205,7 @@ TEST_CASE("nq_problem: every field") {
         {"block_size", [](nq_problem& p) { p.block_size = 0; }},
         {"block_size", [](nq_problem& p) { p.block_size = 64; }},
         {"scale_format", [](nq_problem& p) { p.scale_format = 2; }},
-        {"scale_layout", [](nq_problem& p) { p.scale_layout = 2; }},
+        {"scale_layout", [](nq_problem& p) { p.scale_layout = 3; }},
         {"flags", [](nq_problem& p) { p.flags = 4; }},
     };
     for (const auto& [field, spoil] : table) {
@@ -232,7 +232,7 @@ TEST_CASE("nq_reference checks its tensors") {
     };
     const std::vector<Misuse> table = {
         {"struct_size", NQ_ERR_STRUCT_SIZE, [](nq_tensors& t) { t.struct_size = 0; }},
-        {"flags", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.flags = 4; }},
+        {"flags", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.flags = 8; }},
         {"rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.rows = -1; }},
         {"eps", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.eps = std::numeric_limits<float>::quiet_NaN(); }},
         {"reserved", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.reserved = 9; }},

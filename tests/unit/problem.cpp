@@ -57,7 +57,7 @@ TEST_CASE("every field is checked, and named with its value and what is accepted
         {&nq_problem::weight_dtype, {0, 3, 0xffffffff}, "weight_dtype", "dtype (1), NQ_FP32 (2)"},
         {&nq_problem::block_size, {0, 1, 8, 17, 64, 0xffffffff}, "block_size", "16, 32"},
         {&nq_problem::scale_format, {2, 0xffffffff}, "scale_format", "NQ_SCALE_E4M3 (0), NQ_SCALE_UE8M0 (1)"},
-        {&nq_problem::scale_layout, {2, 0xffffffff}, "scale_layout", "NQ_LAYOUT_LINEAR (0), NQ_LAYOUT_SWIZZLED (1)"},
+        {&nq_problem::scale_layout, {3, 0xffffffff}, "scale_layout", "NQ_LAYOUT_LINEAR (0), NQ_LAYOUT_SWIZZLED (1), NQ_LAYOUT_BOTH (2)"},
     };
     for (const Case& c : cases) {
         for (const std::uint32_t value : c.bad) {
