@@ -26,13 +26,22 @@ namespace nq {
 namespace {
 
 thread_local LastError* made = nullptr;
+thread_local bool owner_gone = false;
 
 }  // namespace
 
 LastError& last_error() {
+    if (owner_gone) {
+        // In a destructor of the thread or the program that comes later: this one is never destroyed.
+        if (made == nullptr) made = new LastError;
+        return *made;
+    }
     thread_local struct Owner {
         LastError error;
-        ~Owner() { made = nullptr; }
+        ~Owner() {
+            made = nullptr;
+            owner_gone = true;
+        }
     } owner;
     made = &owner.error;
     return owner.error;
@@ -130,7 +139,7 @@ extern "C" {
 
 uint32_t nq_version(void) { return NQ_VERSION; }
 
-const char* nq_kernel_sources_digest(void) { return embedded_digest().c_str(); }
+const char* nq_kernel_sources_digest(void) { return embedded_digest(); }
 
 const char* nq_status_name(nq_status status) {
     switch (status) {

@@ -5,12 +5,16 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <array>
 #include <cstring>
+#include <string>
 
 namespace nq {
 namespace {
 
-std::string digest_headers() {
+using Digest = std::array<char, 33>;
+
+Digest digest_headers() {
     std::string all;
     for (const EmbeddedHeader& header : embedded_headers()) {
         // Lengths in front, so that moving text from one header to the next changes the digest.
@@ -18,14 +22,17 @@ std::string digest_headers() {
     }
     XXH128_canonical_t digest;
     XXH128_canonicalFromHash(&digest, XXH3_128bits(all.data(), all.size()));
-    return hex(digest.digest);
+    Digest text{};
+    hex(digest.digest).copy(text.data(), text.size() - 1);
+    return text;
 }
 
 }  // namespace
 
-const std::string& embedded_digest() {
-    static const std::string digest = digest_headers();
-    return digest;
+const char* embedded_digest() {
+    // Nothing that exit() destroys: threads may still compile then, and destructors of the program come later.
+    static const Digest digest = digest_headers();
+    return digest.data();
 }
 
 }  // namespace nq

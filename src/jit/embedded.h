@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <string>
 
 namespace nq {
 
@@ -14,6 +13,6 @@ struct EmbeddedHeader {
 std::span<const EmbeddedHeader> embedded_headers();
 
 // XXH3-128 of all names and texts, as 32 hex digits.
-const std::string& embedded_digest();
+const char* embedded_digest();
 
 }  // namespace nq
