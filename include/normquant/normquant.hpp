@@ -371,7 +371,8 @@ public:
         const auto silent = [](const nq_precompile_event&) {};
         return precompile(problems, archs, silent, threads);
     }
-    template <class Problems, class Archs, class Progress, class = std::enable_if_t<!std::is_arithmetic_v<std::remove_reference_t<Progress>>>>
+    template <class Problems, class Archs, class Progress,
+              class = std::enable_if_t<!std::is_arithmetic_v<std::remove_reference_t<Progress>>>>
     Result<void> precompile(const Problems& problems, const Archs& archs, Progress&& progress, std::uint32_t threads = 0) {
         static_assert(sizeof(*std::data(problems)) == sizeof(nq_problem));
         const auto callback = [](const nq_precompile_event* event, void* payload) noexcept -> int {

@@ -128,23 +128,24 @@ TEST_CASE("callbacks: those with state where they lie, the others by value") {
     World world;
     std::vector<std::string> compiled;
     const auto on_compile = [&](const nq_compile_event& event) { compiled.emplace_back(event.arch); };
-    static std::vector<std::string> lines;
-    lines.clear();
-    const auto options = world.with_fakes()
-                             .with(nqpp::LogLevel::debug)
-                             .on_compile(on_compile)
-                             .on_log([](nqpp::LogLevel level, const char*) { lines.emplace_back(level == nqpp::LogLevel::off ? "off" : "line"); });
+    static std::vector<nqpp::LogLevel> levels;
+    levels.clear();
+    const auto on_log = [](nqpp::LogLevel level, const char*) { levels.push_back(level); };
+    const auto options = world.with_fakes().with(nqpp::LogLevel::debug).on_compile(on_compile).on_log(on_log);
     CHECK(options.compile_payload == &on_compile);
     nqpp::Context context = nqpp::Context::create(options).value();
     REQUIRE(context.prepare(nqpp::Problem(4096), nqpp::PrepareOptions(world.stream)));
     CHECK(compiled == std::vector<std::string>(kKernels, "sm_90"));
-    CHECK_FALSE(lines.empty());
+    REQUIRE_FALSE(levels.empty());
+    CHECK(levels.front() >= nqpp::LogLevel::debug);
+    CHECK(levels.front() <= nqpp::LogLevel::error);
 
     REQUIRE(context.seal());
     const auto late = context.prepare(nqpp::Problem(2048), nqpp::PrepareOptions(world.stream));
     CHECK(late.status() == NQ_ERR_NOT_PREPARED);
     CHECK(compiled.size() == kKernels);
-    CHECK(nqpp::Context::create(world.with_fakes().with(nqpp::Jit::off)).value().prepare(nqpp::Problem(2048)).status() == NQ_ERR_NOT_PREPARED);
+    nqpp::Context without_jit = nqpp::Context::create(world.with_fakes().with(nqpp::Jit::off)).value();
+    CHECK(without_jit.prepare(nqpp::Problem(2048), nqpp::PrepareOptions(world.stream)).status() == NQ_ERR_NOT_PREPARED);
 }
 
 TEST_CASE("precompile takes arrays of any kind, and stops when told to") {
