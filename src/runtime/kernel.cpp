@@ -225,7 +225,7 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
             if (kernel->by_variant_[i] == nullptr) kernel->by_variant_[i] = kernel->by_variant_[static_cast<std::size_t>(nearest)];
         }
     }
-    kernel->overlaps_ = features(arch).overlap;
+    kernel->overlaps_ = problem.overlap && features(arch).overlap;
     kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row;
     return std::unique_ptr<const Kernel>(std::move(kernel));
 }
