@@ -173,6 +173,10 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream) { return cuMemcpyHtoD(to, from, bytes); }
+
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream) { return cuMemcpyDtoH(to, from, bytes); }
+
 CUresult cuEventCreate(CUevent* event, unsigned) {
     *event = reinterpret_cast<CUevent>(new Event);
     ++live.events;
@@ -318,6 +322,8 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         {"cuMemFree", reinterpret_cast<void*>(&cuMemFree)},
         {"cuMemcpyHtoD", reinterpret_cast<void*>(&cuMemcpyHtoD)},
         {"cuMemcpyDtoH", reinterpret_cast<void*>(&cuMemcpyDtoH)},
+        {"cuMemcpyHtoDAsync", reinterpret_cast<void*>(&cuMemcpyHtoDAsync)},
+        {"cuMemcpyDtoHAsync", reinterpret_cast<void*>(&cuMemcpyDtoHAsync)},
         {"cuEventCreate", reinterpret_cast<void*>(&cuEventCreate)},
         {"cuEventDestroy", reinterpret_cast<void*>(&cuEventDestroy)},
         {"cuEventRecord", reinterpret_cast<void*>(&cuEventRecord)},
