@@ -365,7 +365,9 @@ NQ_API nq_status nq_context_seal(nq_context *context);
 NQ_API const char *nq_context_cache_dir(const nq_context *context);
 
 /* Makes a problem ready on a device: memory, else disk cache, else NVRTC. All variants are loaded. options may be NULL.
- * The kernel lives as long as the context; preparing the same problem again returns the same kernel. */
+ * The kernel lives as long as the context; preparing the same problem again returns the same kernel. A CUDA context that takes the
+ * place of one that was destroyed or reset, even with an equal handle, gets kernels of its own. A variant for which the device has no
+ * room is left out, and the others serve. */
 NQ_API nq_status nq_prepare(nq_context *context, const nq_problem *problem, const nq_prepare_options *options,
                             nq_kernel **kernel);
 /* Compiles every variant of each problem for each arch into the cache. No GPU, no driver. callback may be NULL.
@@ -376,7 +378,9 @@ NQ_API nq_status nq_precompile(nq_context *context, const nq_problem *problems, 
                                nq_precompile_callback callback, void *payload);
 
 /* Enqueues the kernel. Thread-safe, legal in stream capture; does not synchronize, allocate, lock or log.
- * The stream must belong to the context that the kernel was prepared in. */
+ * The stream, or with NULL the current context, must be of the context that the kernel was prepared in. Elsewhere the driver loads the
+ * kernel at its first launch, or refuses it: another device may lack the capability, or the shared memory that was asked for.
+ * An error of earlier work in the context may be reported here; the text then says so. */
 NQ_API nq_status nq_launch(const nq_kernel *kernel, const nq_tensors *tensors, struct CUstream_st *stream);
 /* nq_prepare and nq_launch in one. In a capture, an unprepared problem is NQ_ERR_NOT_PREPARED and the capture goes on. */
 NQ_API nq_status nq_run(nq_context *context, const nq_problem *problem, const nq_tensors *tensors,

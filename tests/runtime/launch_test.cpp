@@ -17,8 +17,9 @@ void* address(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
 
 struct Prepared : Fixture {
     explicit Prepared(nq_problem asked = make_problem(), CUdevice device = 0) : problem(asked), context(create()) {
+        if (device != 0) stream = cuda.add_stream(cuda.add_context(device));
         nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
-        options.stream = device == 0 ? stream : cuda.add_stream(cuda.add_context(device));
+        options.stream = stream;
         const nq_status status = nq_prepare(context.get(), &problem, &options, &kernel);
         INFO(nq_last_error());
         REQUIRE(status == NQ_OK);
