@@ -106,6 +106,8 @@ enum nq_scale_layout {
 /* nq_problem.flags */
 #define NQ_PROBLEM_WEIGHT_BIAS_ONE 0x1u /* the weight is stored as w - 1 (Gemma) */
 #define NQ_PROBLEM_Y_OUT 0x2u           /* also write the normed row in x's type */
+#define NQ_PROBLEM_OVERLAP 0x4u         /* programmatic dependent launch: the kernel may begin while the one before it in the stream ends,
+                                           and waits for that one's memory before it touches anything. Of no effect below sm_90 */
 
 /* What is computed. A kernel is specialized for it; every field is part of its cache key. */
 typedef struct nq_problem {
@@ -126,10 +128,8 @@ typedef struct nq_problem {
 
 /* nq_tensors.flags */
 #define NQ_TENSORS_KEEP_PADDING 0x1u    /* leave the padding bytes of a swizzled scale buffer as they are */
-#define NQ_TENSORS_OVERLAP 0x2u         /* programmatic dependent launch: the kernel may begin while the one before it in the stream ends,
-                                           and waits for its memory before it reads anything. No effect below sm_90 */
-#define NQ_TENSORS_CONSTANT_WEIGHT 0x4u /* with OVERLAP: the kernel before this one does not write the weight, so that it may be
-                                           fetched while waiting */
+#define NQ_TENSORS_CONSTANT_WEIGHT 0x2u /* with NQ_PROBLEM_OVERLAP: the kernel before this one does not write the weight, so that it
+                                           may be fetched while waiting */
 
 /* The data of one call. Device pointers for nq_launch and nq_run, host pointers for nq_reference.
  *
@@ -365,7 +365,9 @@ NQ_API nq_status nq_context_seal(nq_context *context);
 NQ_API const char *nq_context_cache_dir(const nq_context *context);
 
 /* Makes a problem ready on a device: memory, else disk cache, else NVRTC. All variants are loaded. options may be NULL.
- * The kernel lives as long as the context; preparing the same problem again returns the same kernel. */
+ * The kernel lives as long as the context; preparing the same problem again returns the same kernel. A CUDA context that takes the
+ * place of one that was destroyed or reset, even with an equal handle, gets kernels of its own. A variant for which the device has no
+ * room is left out, and the others serve. */
 NQ_API nq_status nq_prepare(nq_context *context, const nq_problem *problem, const nq_prepare_options *options,
                             nq_kernel **kernel);
 /* Compiles every variant of each problem for each arch into the cache. No GPU, no driver. callback may be NULL.
@@ -376,7 +378,9 @@ NQ_API nq_status nq_precompile(nq_context *context, const nq_problem *problems, 
                                nq_precompile_callback callback, void *payload);
 
 /* Enqueues the kernel. Thread-safe, legal in stream capture; does not synchronize, allocate, lock or log.
- * The stream must belong to the context that the kernel was prepared in. */
+ * The stream, or with NULL the current context, must be of the context that the kernel was prepared in. Elsewhere the driver loads the
+ * kernel at its first launch, or refuses it: another device may lack the capability, or the shared memory that was asked for.
+ * An error of earlier work in the context may be reported here; the text then says so. */
 NQ_API nq_status nq_launch(const nq_kernel *kernel, const nq_tensors *tensors, struct CUstream_st *stream);
 /* nq_prepare and nq_launch in one. In a capture, an unprepared problem is NQ_ERR_NOT_PREPARED and the capture goes on. */
 NQ_API nq_status nq_run(nq_context *context, const nq_problem *problem, const nq_tensors *tensors,

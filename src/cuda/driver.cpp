@@ -46,14 +46,38 @@ nq_status status_of(CUresult result) {
 
 }  // namespace
 
+bool is_of_earlier_work(CUresult result) {
+    switch (result) {
+        case CUDA_ERROR_ECC_UNCORRECTABLE:
+        case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+        case CUDA_ERROR_ILLEGAL_ADDRESS:
+        case CUDA_ERROR_LAUNCH_TIMEOUT:
+        case CUDA_ERROR_ASSERT:
+        case CUDA_ERROR_HARDWARE_STACK_ERROR:
+        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+        case CUDA_ERROR_MISALIGNED_ADDRESS:
+        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+        case CUDA_ERROR_INVALID_PC:
+        case CUDA_ERROR_LAUNCH_FAILED:
+            return true;
+        default:
+            return false;
+    }
+}
+
 Error Driver::error(CUresult result, const std::string& doing) const {
     const char* name = nullptr;
     const char* description = nullptr;
     if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "unknown CUDA error";
     if (cuGetErrorString(result, &description) != CUDA_SUCCESS || description == nullptr)
         description = "no description";
-    return Error{
-        status_of(result), fmt::format("{}: {} ({}): {}", doing, name, static_cast<int>(result), description), {}};
+    return Error{status_of(result),
+                 fmt::format("{}: {} ({}): {}{}", doing, name, static_cast<int>(result), description,
+                             is_of_earlier_work(result) ? ". The cause is work that was enqueued earlier in this CUDA context, by normquant "
+                                                          "or by others; nothing more runs in the context"
+                                                        : ""),
+                 {},
+                 static_cast<int>(result)};
 }
 
 Result<std::shared_ptr<const Driver>> load_driver(const std::string& explicit_path) {

@@ -73,9 +73,12 @@ struct Driver {
     std::string path;
     int version = 0;  // cuDriverGetVersion: 13000
 
-    // "CUDA_ERROR_INVALID_VALUE: invalid argument", with what was being done in front.
+    // "CUDA_ERROR_INVALID_VALUE: invalid argument", with what was being done in front, and whether that was the cause.
     Error error(CUresult result, const std::string& doing) const;
 };
+
+// An error that broke the context: any call in it returns it from then on, whatever the call does.
+bool is_of_earlier_work(CUresult result);
 
 // explicit_path: the only place tried when not empty. Calls cuInit: the process has initialized CUDA from then on.
 Result<std::shared_ptr<const Driver>> load_driver(const std::string& explicit_path);

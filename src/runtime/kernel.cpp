@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 namespace nq {
@@ -86,19 +87,37 @@ Error load_error(const Driver& driver, CUresult result, const char* step, const 
     return error;
 }
 
-// Clusters of more than 8 blocks are not portable: a device, or the part of one that this context may use, may have room for none.
-Outcome check_cluster(const Driver& driver, CUkernel kernel, const Problem& problem, const Plan& plan, const Device& device) {
-    CUresult result = CUDA_SUCCESS;
-    if (plan.cluster > kPortableCluster)
-        result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, device.ordinal);
-    int clusters = 0;
-    const Launch launch(launch_shape(plan, problem, {.rows = 1}, 1), plan, nullptr, false);
-    if (result == CUDA_SUCCESS)
-        result = driver.cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel), launch.config());
-    const std::string what = fmt::format("a cluster of {} blocks of {} threads", plan.cluster, plan.block_threads);
-    if (result != CUDA_SUCCESS) return driver.error(result, fmt::format("the room for {} on device {}", what, device.ordinal));
-    if (clusters > 0) return Unit{};
-    return Error{NQ_ERR_UNSUPPORTED_DEVICE, fmt::format("device {} has no room for {}; take fewer blocks or threads", device.ordinal, what), {}};
+// Shared memory and clusters beyond what every device has: this one, or the part of it that the context may use, may have no room for
+// them, which is UNSUPPORTED_DEVICE.
+Outcome make_room(const Driver& driver, CUkernel kernel, const Problem& problem, const Plan& plan, const Device& device) {
+    const auto set = [&](CUfunction_attribute attribute, std::uint32_t value) {
+        return driver.cuKernelSetAttribute(attribute, static_cast<int>(value), kernel, device.ordinal);
+    };
+    const auto fail = [&](CUresult result, const char* step, const std::string& what) {
+        return driver.error(result, fmt::format("{}, for {} on device {}", step, what, device.ordinal));
+    };
+    const auto refuse = [&](const std::string& what) {
+        return Error{NQ_ERR_UNSUPPORTED_DEVICE, fmt::format("device {} has no room for {}; take fewer blocks or threads", device.ordinal, what), {}};
+    };
+    if (plan.shared_bytes > kUnaskedSharedBytes) {
+        const std::string what = fmt::format("a block with {} bytes of shared memory", plan.shared_bytes);
+        const CUresult result = set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, plan.shared_bytes);
+        if (result == CUDA_ERROR_INVALID_VALUE) return refuse(what);
+        if (result != CUDA_SUCCESS) return fail(result, "cuKernelSetAttribute", what);
+    }
+    if (plan.cluster > 1) {
+        const std::string what = fmt::format("a cluster of {} blocks of {} threads", plan.cluster, plan.block_threads);
+        if (plan.cluster > kPortableCluster) {
+            const CUresult result = set(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+            if (result != CUDA_SUCCESS) return fail(result, "cuKernelSetAttribute", what);
+        }
+        int clusters = 0;
+        const Launch launch(launch_shape(plan, problem, {.rows = 1}, 1), plan, nullptr, false);
+        const CUresult result = driver.cuOccupancyMaxActiveClusters(&clusters, reinterpret_cast<CUfunction>(kernel), launch.config());
+        if (result == CUDA_ERROR_INVALID_CLUSTER_SIZE || (result == CUDA_SUCCESS && clusters <= 0)) return refuse(what);
+        if (result != CUDA_SUCCESS) return fail(result, "cuOccupancyMaxActiveClusters", what);
+    }
+    return Unit{};
 }
 
 }  // namespace
@@ -191,6 +210,7 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
     const CurrentContext current(driver, context.handle);
     if (current.result() != CUDA_SUCCESS) return driver.error(current.result(), "cuCtxPushCurrent");
 
+    std::optional<Error> no_room;
     for (const VariantCubin& variant : cubins) {
         Loaded loaded{variant.plan};
         CUresult result = driver.cuLibraryLoadData(&loaded.library, variant.cubin->bytes.data(), nullptr, nullptr, 0,
@@ -200,17 +220,10 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
         Loaded& kept = kernel->loaded_.back();
         result = driver.cuLibraryGetKernel(&kept.kernel, kept.library, kKernelEntry);
         if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryGetKernel", device, arch);
-        if (variant.plan.shared_bytes > kUnaskedSharedBytes) {
-            result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(variant.plan.shared_bytes),
-                                                 kept.kernel, device.ordinal);
-            if (result != CUDA_SUCCESS) return load_error(driver, result, "cuKernelSetAttribute", device, arch);
-        }
-        if (variant.plan.cluster > 1) {
-            if (Outcome fits = check_cluster(driver, kept.kernel, problem, variant.plan, device); !fits) {
-                // Of several variants, the others do without it.
-                if (cubins.size() > 1 && fits.error().status == NQ_ERR_UNSUPPORTED_DEVICE) continue;
-                return std::move(fits).error();
-            }
+        if (Outcome room = make_room(driver, kept.kernel, problem, variant.plan, device); !room) {
+            if (room.error().status != NQ_ERR_UNSUPPORTED_DEVICE) return std::move(room).error();
+            no_room = std::move(room).error();
+            continue;  // others stand in for it, if there are any
         }
         // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load
         // the code now and not at the first launch, which may be in a capture.
@@ -220,12 +233,16 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
         kernel->by_variant_[static_cast<std::size_t>(kept.plan.variant)] = &kept;
     }
 
+    const auto exists = kernel->by_variant_;  // what stands in for one has nothing to say of the next
     for (std::size_t i = 0; i < kVariants; ++i) {
         for (const Variant nearest : kNearest[i]) {
-            if (kernel->by_variant_[i] == nullptr) kernel->by_variant_[i] = kernel->by_variant_[static_cast<std::size_t>(nearest)];
+            if (kernel->by_variant_[i] == nullptr) kernel->by_variant_[i] = exists[static_cast<std::size_t>(nearest)];
         }
+        if (kernel->by_variant_[i] != nullptr) continue;
+        if (no_room) return *std::move(no_room);
+        return Error{NQ_ERR_INTERNAL, fmt::format("nothing stands in for the variant {}", name(static_cast<Variant>(i))), {}};
     }
-    kernel->overlaps_ = features(arch).overlap;
+    kernel->overlaps_ = problem.overlap && features(arch).overlap;
     kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row;
     return std::unique_ptr<const Kernel>(std::move(kernel));
 }

@@ -21,13 +21,17 @@ Result<std::vector<Plan>> choose_plans(const Problem& problem, const Arch& arch,
     Result<Plan> plan = plan_of(problem, arch, override);
     if (!plan) return std::move(plan).error();
     std::vector<Plan> plans = {*plan};
-    // Not every target and thread count has the wide form.
-    PlanOverride wide = override;
     if (override.cluster > 1) return plans;
-    if (override.variant == Variant::throughput) wide.variant = Variant::throughput_32b;
-    else if (override.variant == Variant::latency) wide.variant = Variant::latency_32b;
-    else return plans;
-    if (Result<Plan> found = plan_of(problem, arch, wide)) plans.push_back(*found);
+    // Wide loads beside those that take every input. Not every target and thread count has the wide form.
+    PlanOverride other = override;
+    switch (override.variant) {
+        case Variant::throughput: other.variant = Variant::throughput_32b; break;
+        case Variant::latency: other.variant = Variant::latency_32b; break;
+        case Variant::throughput_32b: other.variant = Variant::throughput; break;
+        case Variant::latency_32b: other.variant = Variant::latency; break;
+        case Variant::split: return plans;
+    }
+    if (Result<Plan> found = plan_of(problem, arch, other)) plans.push_back(*found);
     return plans;
 }
 
@@ -165,8 +169,10 @@ Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCa
     }
 }
 
-// Layers, and a read-only root, serve what any NVRTC has made: one newer than this driver, perhaps.
+// Layers, and a read-only root, serve what any NVRTC has made: one newer than this driver, perhaps. What broke the CUDA context before
+// is no fault of theirs.
 bool refused(Context& context, const Error& error, const Cubins& cubins) {
+    if (is_of_earlier_work(static_cast<CUresult>(error.driver_result))) return false;
     const bool by_driver = error.status == NQ_ERR_DRIVER || error.status == NQ_ERR_DRIVER_TOO_OLD ||
                            error.status == NQ_ERR_UNSUPPORTED_DEVICE;
     const auto nvrtc = context.nvrtc_file();

@@ -13,6 +13,7 @@ struct Error {
     nq_status status = NQ_ERR_INTERNAL;
     std::string message;
     std::string detail = {};  // NVRTC log; empty when there is nothing to add
+    int driver_result = 0;    // CUresult of the call that failed, if one did
 };
 
 template <class T>

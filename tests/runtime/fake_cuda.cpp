@@ -1,7 +1,9 @@
 #include "fake_cuda.h"
 
 #include <elf.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -25,6 +27,27 @@ CUresult enter(const char* name) {
 
 CUresult unsupported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
+bool destroyed(CUcontext context) { return reinterpret_cast<FakeContext*>(context)->destroyed; }
+
+// Where a launch goes: into the stream's context, or the current one.
+CUcontext context_of(CUstream stream) {
+    if (stream != nullptr) return reinterpret_cast<FakeStream*>(stream)->context;
+    return fake().current.empty() ? nullptr : fake().current.back();
+}
+
+// The fake NVRTC names the target in its cubins.
+bool runs_on(const std::string& image, const FakeDevice& device) {
+    const std::size_t arch = image.rfind("sm_");
+    return arch == std::string::npos || std::atoi(image.c_str() + arch + 3) / 10 == device.major;
+}
+
+unsigned cluster_of(const CUlaunchConfig& config) {
+    for (unsigned i = 0; i < config.numAttrs; ++i) {
+        if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return config.attrs[i].value.clusterDim.y;
+    }
+    return 0;
+}
+
 }  // namespace
 
 #define ENTER(name)                              \
@@ -42,7 +65,8 @@ void nq_fake_cuda_reset() {
 
 CUresult cuInit(unsigned) {
     ENTER("cuInit");
-    return CUDA_SUCCESS;
+    if (fake().initialized_by == 0) fake().initialized_by = ::getpid();
+    return fake().initialized_by == ::getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult cuDriverGetVersion(int* version) {
@@ -76,6 +100,7 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 
 CUresult cuCtxPushCurrent(CUcontext context) {
     ENTER("cuCtxPushCurrent");
+    if (destroyed(context)) return CUDA_ERROR_INVALID_CONTEXT;
     fake().current.push_back(context);
     return CUDA_SUCCESS;
 }
@@ -104,7 +129,7 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
     ENTER("cuStreamGetCtx");
     *context = reinterpret_cast<FakeStream*>(stream)->context;
-    return CUDA_SUCCESS;
+    return destroyed(*context) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
@@ -128,7 +153,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
         return CUDA_ERROR_INVALID_IMAGE;
     }
     // As the real one, it gets no length. The fake NVRTC ends its cubins with a NUL.
-    fake().libraries.push_back({static_cast<const char*>(code) + sizeof(Elf64_Ehdr), nullptr, fake().mode, false});
+    fake().libraries.push_back({static_cast<const char*>(code) + sizeof(Elf64_Ehdr), nullptr, fake().mode, false, {}});
     *library = reinterpret_cast<CUlibrary>(&fake().libraries.back());
     return CUDA_SUCCESS;
 }
@@ -147,13 +172,18 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* nam
     return CUDA_SUCCESS;
 }
 
-CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
+CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
     ENTER("cuKernelSetAttribute");
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_SUCCESS;
+    if (value > fake().devices.at(static_cast<std::size_t>(device)).most_shared) return CUDA_ERROR_INVALID_VALUE;
+    reinterpret_cast<FakeLibrary*>(kernel)->shared_bytes[device] = static_cast<unsigned>(value);
     return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
     ENTER("cuOccupancyMaxActiveClusters");
+    fake().occupancies.push_back({config->blockDimX, config->sharedMemBytes, cluster_of(*config), config->numAttrs,
+                                  reinterpret_cast<FakeLibrary*>(function)->image});
     *clusters = fake().active_clusters;
     return CUDA_SUCCESS;
 }
@@ -171,9 +201,14 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     if (const auto launch = fake().launch_instead; launch != nullptr) return launch(config, function, arguments, extra);
     ENTER("cuLaunchKernelEx");
     if (extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
-    FakeLaunch launch{*config, 0, false, reinterpret_cast<FakeLibrary*>(function)->image, {}};
+    const CUcontext context = context_of(config->hStream);
+    if (context == nullptr || destroyed(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    FakeLibrary& library = *reinterpret_cast<FakeLibrary*>(function);
+    const CUdevice device = reinterpret_cast<FakeContext*>(context)->device;
+    if (!runs_on(library.image, fake().devices.at(static_cast<std::size_t>(device)))) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (config->sharedMemBytes > 48 << 10 && config->sharedMemBytes > library.shared_bytes[device]) return CUDA_ERROR_INVALID_VALUE;
+    FakeLaunch launch{*config, cluster_of(*config), false, library.image, {}};
     for (unsigned i = 0; i < config->numAttrs; ++i) {
-        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) launch.cluster = config->attrs[i].value.clusterDim.y;
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
             launch.overlap = config->attrs[i].value.programmaticStreamSerializationAllowed != 0;
     }
