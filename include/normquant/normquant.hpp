@@ -218,6 +218,7 @@ struct Problem : nq_problem {
         return set(&nq_problem::flags, flags | NQ_PROBLEM_WEIGHT_BIAS_ONE);
     }
     [[nodiscard]] constexpr Problem with_y_out() const noexcept { return set(&nq_problem::flags, flags | NQ_PROBLEM_Y_OUT); }
+    [[nodiscard]] constexpr Problem with_overlap() const noexcept { return set(&nq_problem::flags, flags | NQ_PROBLEM_OVERLAP); }
 
 private:
     constexpr Problem set(std::uint32_t nq_problem::*field, std::uint32_t value) const noexcept {

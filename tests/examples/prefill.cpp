@@ -10,9 +10,10 @@ namespace {
 
 constexpr std::int64_t kRows = 1024;  // tokens
 
-// In front of attention, and of the feed-forward part, where what attention adds joins the residual.
+// In front of attention, and of the feed-forward part, where what attention adds joins the residual; that one may begin while the kernel
+// before it ends.
 constexpr auto kAttention = nqpp::Problem(4096).with(nqpp::ScaleLayout::swizzled);
-constexpr auto kFeedForward = kAttention.with(nqpp::Op::add_rmsnorm);
+constexpr auto kFeedForward = kAttention.with(nqpp::Op::add_rmsnorm).with_overlap();
 
 int fill_cache(std::span<const char* const> archs) {
     auto context = nqpp::Context::create().value();
@@ -35,9 +36,8 @@ int prefill() {
     attention.upload(stream);
     feed_forward.upload(stream);
     attention_kernel.launch(attention.tensors(), stream.get()).value();
-    // May begin while the kernel before it ends, which does not write this weight.
     auto tensors = feed_forward.tensors();
-    tensors.flags = NQ_TENSORS_OVERLAP | NQ_TENSORS_CONSTANT_WEIGHT;
+    tensors.flags = NQ_TENSORS_CONSTANT_WEIGHT;  // the kernel before it does not write this weight
     feed_forward_kernel.launch(tensors, stream.get()).value();
 
     const bool first = attention.matches_reference(stream, 0), second = feed_forward.matches_reference(stream, 0), right = first && second;
