@@ -106,6 +106,8 @@ enum nq_scale_layout {
 /* nq_problem.flags */
 #define NQ_PROBLEM_WEIGHT_BIAS_ONE 0x1u /* the weight is stored as w - 1 (Gemma) */
 #define NQ_PROBLEM_Y_OUT 0x2u           /* also write the normed row in x's type */
+#define NQ_PROBLEM_OVERLAP 0x4u         /* programmatic dependent launch: the kernel may begin while the one before it in the stream ends,
+                                           and waits for that one's memory before it touches anything. Of no effect below sm_90 */
 
 /* What is computed. A kernel is specialized for it; every field is part of its cache key. */
 typedef struct nq_problem {
@@ -126,10 +128,8 @@ typedef struct nq_problem {
 
 /* nq_tensors.flags */
 #define NQ_TENSORS_KEEP_PADDING 0x1u    /* leave the padding bytes of a swizzled scale buffer as they are */
-#define NQ_TENSORS_OVERLAP 0x2u         /* programmatic dependent launch: the kernel may begin while the one before it in the stream ends,
-                                           and waits for its memory before it reads anything. No effect below sm_90 */
-#define NQ_TENSORS_CONSTANT_WEIGHT 0x4u /* with OVERLAP: the kernel before this one does not write the weight, so that it may be
-                                           fetched while waiting */
+#define NQ_TENSORS_CONSTANT_WEIGHT 0x2u /* with NQ_PROBLEM_OVERLAP: the kernel before this one does not write the weight, so that it
+                                           may be fetched while waiting */
 
 /* The data of one call. Device pointers for nq_launch and nq_run, host pointers for nq_reference.
  *

@@ -60,7 +60,7 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
     const u32 all_rows = static_cast<u32>(rows_of(params)), blocks = blocks_of_row(config);
     // Rows of less than a warp come in one copy where they lie one behind the other, which is worth more.
     const bool fours = config.swizzled && threads >= 32 && blocks % kTileBlocks == 0;
-    const bool adjacent = params.batch_rows == 0 && params.x_stride == config.hidden && (!config.add || params.residual_stride == config.hidden);
+    const bool adjacent = !fours && params.batch_rows == 0 && params.x_stride == config.hidden && (!config.add || params.residual_stride == config.hidden);
     const u32 first_slot = (block.index() * groups + group) * layout.group_rows;
     const RowOrder order(all_rows, block.blocks() * groups * layout.group_rows, fours);
     const auto start_copy = [&](u32 turn, u32 buffer) {
@@ -70,15 +70,16 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
         if (rows == 0) return;
         arrivals[buffer].expect((config.add ? 2 : 1) * rows * layout.row_bytes);
         unsigned char* to = buffers + buffer * layout.buffer_bytes;
-        const auto from = [&](u32 r) { return RowInput(params, order.row(order.place(turn, first_slot + r))); };
-        if (!fours && adjacent) {
-            arrivals[buffer].copy(config, to, from(0).x, rows * layout.row_bytes);
-            if (config.add) arrivals[buffer].copy(config, to + layout.residual, from(0).residual, rows * layout.row_bytes);
+        if (adjacent) {
+            const i64 from = static_cast<i64>(order.place(turn, first_slot)) * layout.row_bytes;
+            arrivals[buffer].copy(config, to, byte_offset(params.x, from), rows * layout.row_bytes);
+            if (config.add) arrivals[buffer].copy(config, to + layout.residual, byte_offset(params.residual, from), rows * layout.row_bytes);
             return;
         }
         for (u32 r = 0; r < rows; ++r, to += layout.row_bytes) {
-            arrivals[buffer].copy(config, to, from(r).x, layout.row_bytes);
-            if (config.add) arrivals[buffer].copy(config, to + layout.residual, from(r).residual, layout.row_bytes);
+            const RowInput from(params, order.row(order.place(turn, first_slot + r)));
+            arrivals[buffer].copy(config, to, from.x, layout.row_bytes);
+            if (config.add) arrivals[buffer].copy(config, to + layout.residual, from.residual, layout.row_bytes);
         }
     };
     if (member == 0) {

@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("packed_f32", feature.packed_f32), fmt::arg("elements", elements),
         fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products),
         fmt::arg("rows", plan.rows_per_block()), fmt::arg("cluster", plan.cluster), fmt::arg("groups", plan.row_groups),
-        fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("overlap", feature.overlap),
+        fmt::arg("buffers", plan.row_buffers), fmt::arg("copy_to_cta", feature.copy_to_cta), fmt::arg("overlap", problem.overlap && feature.overlap),
         fmt::arg("vector", plan.vector),
         fmt::arg("include", fmt::format("#include <{}>", source_of(plan.form).header)), fmt::arg("function", source_of(plan.form).function),
         fmt::arg("lanes", slots * elements / 8),

@@ -25,6 +25,7 @@ struct Problem {
     ScaleLayout scale_layout = ScaleLayout::linear;
     bool weight_bias_one = false;
     bool y_out = false;
+    bool overlap = false;  // with the kernel before, where the target can
 
     std::uint32_t blocks() const { return hidden / block_size; }  // scales a row
     bool adds() const { return op == Op::add_rmsnorm; }

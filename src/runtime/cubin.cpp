@@ -107,7 +107,9 @@ void tell(Context& context, const CubinRequest& request, const Timed& done) {
 
 }  // namespace
 
-CubinRequest make_request(const Problem& problem, const Plan& plan, const Arch& arch) {
+CubinRequest make_request(const Problem& asked, const Plan& plan, const Arch& arch) {
+    Problem problem = asked;
+    problem.overlap = asked.overlap && features(arch).overlap;  // else it changes no code
     CubinRequest request{canonical_text(problem), plan, arch, render_source(problem, plan, arch), {}, {}};
     KeyFields& fields = request.fields;
     fields.add("schema", kSchema);

@@ -242,7 +242,7 @@ Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver>
         if (no_room) return *std::move(no_room);
         return Error{NQ_ERR_INTERNAL, fmt::format("nothing stands in for the variant {}", name(static_cast<Variant>(i))), {}};
     }
-    kernel->overlaps_ = features(arch).overlap;
+    kernel->overlaps_ = problem.overlap && features(arch).overlap;
     kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row;
     return std::unique_ptr<const Kernel>(std::move(kernel));
 }

@@ -81,7 +81,7 @@ public:
     const Driver& driver() const { return *driver_; }
     const Problem& problem() const { return problem_; }
     const Device& device() const { return device_; }
-    bool overlaps() const { return overlaps_; }  // made for launches that may
+    bool overlaps() const { return overlaps_; }  // with the kernel before it
     std::int64_t split_blocks() const { return split_blocks_; }  // a row, in its variant
     const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
 

@@ -61,7 +61,7 @@ Outcome launch(const Kernel& kernel, const nq_tensors* tensors, CUstream stream)
     void* arguments[] = {&params};
     const LaunchShape shape = launch_shape(variant.plan, problem, {t.rows, t.device_rows != nullptr, zero_padding},
                                            static_cast<std::uint32_t>(kernel.device().multiprocessors));
-    const Launch launch(shape, variant.plan, stream, (t.flags & NQ_TENSORS_OVERLAP) != 0 && kernel.overlaps());
+    const Launch launch(shape, variant.plan, stream, kernel.overlaps());
 
     // The driver documents this cast: a CUkernel stands for its function in the context of the launch.
     const CUresult result =

@@ -17,7 +17,7 @@ constexpr std::size_t kVectorBytes = 16;  // x, weight, residual and y_out move 
 constexpr std::size_t kGranuleCodes = 8;  // bytes of 16 codes
 constexpr std::size_t kFloatBytes = sizeof(float);
 constexpr std::size_t kElementBytes = 2;  // of x, residual and y_out
-constexpr std::uint32_t kFlags = NQ_TENSORS_KEEP_PADDING | NQ_TENSORS_OVERLAP | NQ_TENSORS_CONSTANT_WEIGHT;
+constexpr std::uint32_t kFlags = NQ_TENSORS_KEEP_PADDING | NQ_TENSORS_CONSTANT_WEIGHT;
 
 Error refuse(const char* field, const std::string& value, const std::string& accepted,
              nq_status status = NQ_ERR_INVALID_ARGUMENT) {
@@ -165,7 +165,7 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
 
     if ((t.flags & ~kFlags) != 0) {
         return refuse("flags", fmt::format("{:#x}", t.flags),
-                      "any of NQ_TENSORS_KEEP_PADDING (0x1), NQ_TENSORS_OVERLAP (0x2), NQ_TENSORS_CONSTANT_WEIGHT (0x4)");
+                      "any of NQ_TENSORS_KEEP_PADDING (0x1), NQ_TENSORS_CONSTANT_WEIGHT (0x2)");
     }
     if (t.rows < 0 || t.rows > kMaxRows)
         return refuse("rows", fmt::format("{}", t.rows), fmt::format("0 to {}", kMaxRows));

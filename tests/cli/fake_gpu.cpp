@@ -1,7 +1,15 @@
 // A libcuda with one "GPU" whose memory is the host's and whose kernels do nothing: what the tool does around a launch
 // can be tested without a device, and --verify must notice. A launch in a graph takes a time of its kernel's own,
 // anything else 1 ms. At exit it says on stderr what was not given back.
+//
+// With FAKE_GPU_COMPUTES normquant's kernel does what the CPU reference does, for contiguous bf16 rows of NVFP4, or of MXFP4 where
+// there is no global scale.
 #include <cuda.h>
+
+#ifdef FAKE_GPU_COMPUTES
+#include <normquant/normquant.h>
+#include <normquant/params.h>
+#endif
 
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +17,7 @@
 #include <iterator>
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -33,10 +42,44 @@ struct Kernel {
 Kernel kernels[] = {{"normquant_kernel", 8}, {"floor_vector", 5}, {"floor_granule", 4}, {"empty", 1}};
 constexpr float kCopyMicroseconds = 10;
 
+#ifdef FAKE_GPU_COMPUTES
+using Launched = normquant::Params;
+
+CUresult compute(const Launched& params) {
+    nq_problem problem = NQ_PROBLEM_INIT;
+    problem.hidden = static_cast<std::uint32_t>(params.x_stride);
+    if (params.residual != nullptr) problem.op = NQ_OP_ADD_RMSNORM;
+    if (params.scale_swizzled != nullptr) problem.scale_layout = params.scale_linear != nullptr ? NQ_LAYOUT_BOTH : NQ_LAYOUT_SWIZZLED;
+    if (params.global_scale == nullptr) {
+        problem.scale_format = NQ_SCALE_UE8M0;
+        problem.block_size = 32;
+    }
+    nq_tensors tensors = NQ_TENSORS_INIT;
+    tensors.rows = params.rows;
+    tensors.eps = params.eps;
+    tensors.flags = params.scale_swizzled != nullptr && params.zero_padding == 0 ? NQ_TENSORS_KEEP_PADDING : 0;
+    tensors.x = params.x;
+    tensors.weight = params.weight;
+    tensors.global_scale = params.global_scale;
+    tensors.device_rows = params.device_rows;
+    tensors.fp4 = params.fp4;
+    tensors.scales = params.scale_swizzled != nullptr ? params.scale_swizzled : params.scale_linear;
+    if (problem.scale_layout == NQ_LAYOUT_BOTH) tensors.scales_linear = params.scale_linear;
+    tensors.residual = const_cast<void*>(params.residual);
+    tensors.residual_out = params.residual_out;
+    return nq_reference(&problem, &tensors, 1) == NQ_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+}
+#else
+struct Launched {};
+
+CUresult compute(const Launched&) { return CUDA_SUCCESS; }
+#endif
+
 struct Graph {
     float microseconds = 0;
     CUlaunchConfig launch = {};  // the last
     Kernel* kernel = nullptr;
+    std::vector<Launched> launched;
 };
 Graph* capturing = nullptr;
 
@@ -173,6 +216,10 @@ CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream) { return cuMemcpyHtoD(to, from, bytes); }
+
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream) { return cuMemcpyDtoH(to, from, bytes); }
+
 CUresult cuEventCreate(CUevent* event, unsigned) {
     *event = reinterpret_cast<CUevent>(new Event);
     ++live.events;
@@ -223,7 +270,11 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned 
 CUresult cuGraphExecDestroy(CUgraphExec exec) { return cuGraphDestroy(reinterpret_cast<CUgraph>(exec)); }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream) {
-    last_microseconds = reinterpret_cast<Graph*>(exec)->microseconds;
+    const Graph& graph = *reinterpret_cast<Graph*>(exec);
+    last_microseconds = graph.microseconds;
+    for (const Launched& launched : graph.launched) {
+        if (const CUresult result = compute(launched); result != CUDA_SUCCESS) return result;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -252,9 +303,12 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchC
     return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
-    if (capturing == nullptr) return CUDA_SUCCESS;
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void**) {
     auto* kernel = reinterpret_cast<Kernel*>(function);
+    Launched launched;
+    if (kernel == kernels) std::memcpy(&launched, arguments[0], sizeof launched);
+    if (capturing == nullptr) return kernel == kernels ? compute(launched) : CUDA_SUCCESS;
+    if (kernel == kernels) capturing->launched.push_back(launched);
     capturing->microseconds += kernel->microseconds;
     capturing->launch = *config;
     capturing->kernel = kernel;
@@ -318,6 +372,8 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         {"cuMemFree", reinterpret_cast<void*>(&cuMemFree)},
         {"cuMemcpyHtoD", reinterpret_cast<void*>(&cuMemcpyHtoD)},
         {"cuMemcpyDtoH", reinterpret_cast<void*>(&cuMemcpyDtoH)},
+        {"cuMemcpyHtoDAsync", reinterpret_cast<void*>(&cuMemcpyHtoDAsync)},
+        {"cuMemcpyDtoHAsync", reinterpret_cast<void*>(&cuMemcpyDtoHAsync)},
         {"cuEventCreate", reinterpret_cast<void*>(&cuEventCreate)},
         {"cuEventDestroy", reinterpret_cast<void*>(&cuEventDestroy)},
         {"cuEventRecord", reinterpret_cast<void*>(&cuEventRecord)},

@@ -181,7 +181,7 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
         if (inputs.device_rows) device_rows.set(bytes_of(*inputs.device_rows));
     };
     if (arrangement.constant_weight) weight.set(inputs.weight);
-    if (!arrangement.overlap) predecessors();
+    if (!problem.overlap) predecessors();
 
     Rows& sum = arrangement.separate_residual ? residual_out : residual;
     normquant::Params params{};
@@ -209,7 +209,7 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
     params.constant_weight = arrangement.constant_weight;
 
     const LaunchShape shape = launch_shape(plan, problem, {inputs.rows, inputs.device_rows.has_value(), !arrangement.keep_padding}, kMultiprocessors);
-    const std::function<void()> finish = arrangement.overlap ? std::function<void()>(predecessors) : nullptr;
+    const std::function<void()> finish = problem.overlap ? std::function<void()>(predecessors) : nullptr;
     if (normquant::half_granules(problem.hidden, plan.threads_per_row)) {
         run_with_pieces<8>(problem, plan, target, shape, params, finish);
     } else {

@@ -19,7 +19,7 @@ struct EmulatedTarget {
 };
 
 // Buffers are exactly as large as the call may touch, gaps excluded at the end, so that ASan sees one byte beyond; outputs hold
-// `garbage` before. Where the launch may overlap, inputs come into being when the kernel waits for them. Throws Divergence, and
+// `garbage` before. Where launches may overlap, inputs come into being when the kernel waits for them. Throws Divergence, and
 // std::runtime_error when a gap of an output, or an input, was written.
 Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, unsigned char garbage = 0xab,
                 const Arrangement& arrangement = {});

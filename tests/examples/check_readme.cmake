@@ -1,4 +1,4 @@
-# README.md shows each example to the letter, and what quickstart.c prints is what it says.
+# README.md shows examples to the letter and names the others, and what quickstart.c prints is what it says.
 file(READ ${README} readme)
 
 function(expect_block language text what)
@@ -8,9 +8,17 @@ function(expect_block language text what)
   endif()
 endfunction()
 
-foreach(example quickstart.c launch.c)
+foreach(example quickstart.c launch.c from_cpp.cpp)
   file(READ ${EXAMPLES}/${example} text)
-  expect_block(c "${text}" tests/examples/${example})
+  get_filename_component(extension ${example} EXT)
+  string(SUBSTRING ${extension} 1 -1 language)
+  expect_block(${language} "${text}" tests/examples/${example})
+endforeach()
+file(GLOB examples RELATIVE ${EXAMPLES} ${EXAMPLES}/*.c ${EXAMPLES}/*.cpp)
+foreach(example IN LISTS examples)
+  if(NOT readme MATCHES "\\(tests/examples/${example}\\)")
+    message(SEND_ERROR "README.md has no link to tests/examples/${example}")
+  endif()
 endforeach()
 
 execute_process(COMMAND ${QUICKSTART} OUTPUT_VARIABLE output ERROR_VARIABLE errors RESULT_VARIABLE result)

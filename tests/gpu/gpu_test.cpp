@@ -9,6 +9,7 @@
 #include "support/operator_cases.h"
 #include "support/problems.h"
 #include "support/random_inputs.h"
+#include "support/temp_directory.h"
 
 #include <normquant/geometry.h>
 #include <normquant/scale.cuh>
@@ -17,6 +18,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 using namespace nq;
 using namespace nq::test;
@@ -39,8 +42,10 @@ const Gpu& gpu() {
 
 nq_context* context() {
     static nq_context* const instance = [] {
+        static const TempDirectory cache;
         nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
-        options.cache_dir = "";
+        options.cache_dir = cache.path().c_str();
+        options.compile_threads = std::max(1u, std::thread::hardware_concurrency());
         nq_context* created = nullptr;
         if (nq_context_create(&options, &created) != NQ_OK) throw std::runtime_error(nq_last_error());
         return created;
@@ -51,6 +56,15 @@ nq_context* context() {
 void ok(nq_status status) {
     INFO(nq_status_name(status) << ": " << nq_last_error() << " " << nq_last_error_detail());
     REQUIRE(status == NQ_OK);
+}
+
+// Side by side, as nq_prepare compiles one problem at a time.
+void precompile(const std::vector<Problem>& problems) {
+    std::vector<nq_problem> all;
+    for (const Problem& problem : problems) all.push_back(problem_to_c(problem));
+    const std::string target = target_for(gpu().capability(), std::nullopt, {})->name();
+    const char* const archs[] = {target.c_str()};
+    ok(nq_precompile(context(), all.data(), all.size(), archs, 1, 0, nullptr, nullptr));
 }
 
 nq_kernel* prepare(const Problem& problem, const PlanOverride& plan = {}) {
@@ -98,8 +112,7 @@ public:
     }
     nq_tensors tensors() const {
         nq_tensors t = NQ_TENSORS_INIT;
-        t.flags = (arrangement_.keep_padding ? NQ_TENSORS_KEEP_PADDING : 0u) | (arrangement_.overlap ? NQ_TENSORS_OVERLAP : 0u) |
-                  (arrangement_.constant_weight ? NQ_TENSORS_CONSTANT_WEIGHT : 0u);
+        t.flags = (arrangement_.keep_padding ? NQ_TENSORS_KEEP_PADDING : 0u) | (arrangement_.constant_weight ? NQ_TENSORS_CONSTANT_WEIGHT : 0u);
         t.rows = inputs_.rows;
         t.eps = inputs_.eps;
         t.x = x_.buffer.data();
@@ -255,6 +268,7 @@ TEST_CASE("golden vectors") {
 TEST_CASE("every type, block, scale format and layout, over every distribution") {
     std::uint64_t seed = 0;
     for (const std::uint32_t hidden : {64u, 576u, 2880u, 7168u}) {
+        precompile(every_problem(hidden));
         for (const Problem& problem : every_problem(hidden)) {
             for (const Distribution distribution : kDistributions) {
                 ++seed;
@@ -265,16 +279,21 @@ TEST_CASE("every type, block, scale format and layout, over every distribution")
 }
 
 TEST_CASE("everything that a launch may ask for, in pairs") {
-    std::uint64_t turn = 0;
+    constexpr std::int64_t kRows[] = {3, 131, 700};
+    std::vector<OperatorCase> cases;
     for (const std::uint32_t hidden : {80u, 512u, 2880u, 7168u, 16400u, 32784u}) {
         for (const auto& choice : pairwise(operator_factors())) {
-            for (const std::int64_t rows : {3, 131, 700}) {
-                const OperatorCase test = operator_case(hidden, rows, choice, ++turn);
-                INFO(test.text);
-                require_equal(run_device(test.problem, test.inputs, {}, turn % 2 * 16, test.arrangement),
-                              expected_outputs(test, 0, DeviceTensors::kGarbage));
-            }
+            const std::uint64_t turn = cases.size() / std::size(kRows);
+            for (const std::int64_t rows : kRows) cases.push_back(operator_case(hidden, rows, choice, turn));
         }
+    }
+    std::vector<Problem> problems;
+    for (const OperatorCase& test : cases) problems.push_back(test.problem);
+    precompile(problems);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        const OperatorCase& test = cases[i];
+        INFO(test.text);
+        require_equal(run_device(test.problem, test.inputs, {}, i % 2 * 16, test.arrangement), expected_outputs(test, 0, DeviceTensors::kGarbage));
     }
 }
 
@@ -550,8 +569,9 @@ extern "C" __global__ void test(uint4* to, const uint4* from, unsigned count) {
         for (const std::int64_t rows : {1, 64, 400, 3000}) {
             Problem problem = nvfp4(7168, ScaleLayout::swizzled);
             problem.op = op;
+            problem.overlap = true;
             const Inputs inputs = random_inputs(problem, rows, Distribution::outliers, 12);
-            const DeviceTensors device(problem, inputs, {.overlap = true, .constant_weight = true});
+            const DeviceTensors device(problem, inputs, {.constant_weight = true});
             const nq_kernel* kernel = prepare(problem);
             const nq_tensors tensors = device.tensors();
             const DeviceBuffer source(gpu(), inputs.x);
@@ -579,10 +599,11 @@ TEST_CASE("a captured launch reads row count, global scale and rows when it is r
     Problem problem = nvfp4(5120, ScaleLayout::both);
     problem.op = Op::add_rmsnorm;
     problem.y_out = true;
+    problem.overlap = true;
     Inputs inputs = random_inputs(problem, 260, Distribution::normal, 7);
     inputs.device_rows = 0;
     inputs.global_scale = 1.0f;
-    const DeviceTensors device(problem, inputs, {.overlap = true});
+    const DeviceTensors device(problem, inputs);
     const nq_tensors tensors = device.tensors();
     CUstream stream;
     gpu().check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");

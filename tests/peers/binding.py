@@ -15,7 +15,9 @@ class Tensors(ctypes.Structure):
     _fields_ = [("struct_size", c_uint32), ("flags", c_uint32), ("rows", c_int64), ("eps", c_float), ("reserved", c_uint32),
                 ("x", c_void_p), ("x_stride", c_int64), ("weight", c_void_p), ("global_scale", c_void_p), ("fp4", c_void_p),
                 ("fp4_stride", c_int64), ("scales", c_void_p), ("residual", c_void_p), ("residual_stride", c_int64),
-                ("y_out", c_void_p), ("y_out_stride", c_int64), ("sum_of_squares", c_void_p), ("rstd", c_void_p)]
+                ("y_out", c_void_p), ("y_out_stride", c_int64), ("sum_of_squares", c_void_p), ("rstd", c_void_p),
+                ("residual_out", c_void_p), ("residual_out_stride", c_int64), ("scales_linear", c_void_p), ("scales_stride", c_int64),
+                ("batch_rows", c_int64), ("x_batch_stride", c_int64), ("device_rows", c_void_p)]
 
 
 class Library:

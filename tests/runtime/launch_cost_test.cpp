@@ -3,6 +3,8 @@
 #include "counted_calls.h"
 #include "fixture.h"
 
+#include <normquant/normquant.hpp>
+
 #include <linux/futex.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -136,4 +138,15 @@ TEST_CASE("nor does the first call of a thread") {
     CHECK(status == NQ_OK);
     CHECK(launches == 1);
     CHECK(counts == kNothing);
+}
+
+TEST_CASE("nor does the launch of normquant.hpp") {
+    Prepared world;
+    const nqpp::Kernel kernel(world.kernel);
+    nqpp::Tensors tensors;
+    static_cast<nq_tensors&>(tensors) = make_tensors(1);
+    nqpp::Status status(NQ_ERR_INTERNAL);
+    CHECK(counted([&] { status = kernel.launch(tensors, world.stream); }) == kNothing);
+    CHECK(status);
+    CHECK(launches == 1);
 }

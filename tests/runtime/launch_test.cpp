@@ -152,22 +152,31 @@ TEST_CASE("launch attributes: none, one, two") {
     Prepared world(everything());
     nq_tensors tensors = make_everything(1000);
     CHECK(world.launched(tensors).config.numAttrs == 0);
-    tensors.flags = NQ_TENSORS_OVERLAP;
-    FakeLaunch launch = world.launched(tensors);
-    CHECK(launch.config.numAttrs == 1);
-    CHECK(launch.overlap);
     // Few rows of a residual that is updated in place take a cluster each.
     tensors.rows = 8;
-    launch = world.launched(tensors);
-    CHECK(launch.config.numAttrs == 2);
-    CHECK(launch.overlap);
-    CHECK(launch.cluster == 4);
-    CHECK(launch.config.gridDimY == 4);
-    tensors.flags = 0;
-    launch = world.launched(tensors);
+    FakeLaunch launch = world.launched(tensors);
     CHECK(launch.config.numAttrs == 1);
     CHECK_FALSE(launch.overlap);
     CHECK(launch.cluster == 4);
+    CHECK(launch.config.gridDimY == 4);
+
+    nq_problem problem = everything();
+    problem.flags |= NQ_PROBLEM_OVERLAP;
+    nq_kernel* overlapping = nullptr;
+    nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+    options.stream = world.stream;
+    REQUIRE(nq_prepare(world.context.get(), &problem, &options, &overlapping) == NQ_OK);
+    CHECK(overlapping != world.kernel);
+    REQUIRE(nq_launch(overlapping, &tensors, world.stream) == NQ_OK);
+    launch = world.cuda.launches.back();
+    CHECK(launch.config.numAttrs == 2);
+    CHECK(launch.overlap);
+    CHECK(launch.cluster == 4);
+    tensors.rows = 1000;
+    REQUIRE(nq_launch(overlapping, &tensors, world.stream) == NQ_OK);
+    launch = world.cuda.launches.back();
+    CHECK(launch.config.numAttrs == 1);
+    CHECK(launch.overlap);
 }
 
 TEST_CASE("a device without overlapping launches gets none") {
@@ -179,8 +188,11 @@ TEST_CASE("a device without overlapping launches gets none") {
     options.stream = world.stream;
     nq_kernel* kernel = nullptr;
     REQUIRE(nq_prepare(context.get(), &problem, &options, &kernel) == NQ_OK);
-    nq_tensors tensors = make_everything(1);
-    tensors.flags = NQ_TENSORS_OVERLAP;
+    const auto misses = counters_of(context.get()).misses;
+    problem.flags |= NQ_PROBLEM_OVERLAP;
+    REQUIRE(nq_prepare(context.get(), &problem, &options, &kernel) == NQ_OK);
+    CHECK(counters_of(context.get()).misses == misses);  // the same code
+    const nq_tensors tensors = make_everything(1);
     REQUIRE(nq_launch(kernel, &tensors, world.stream) == NQ_OK);
     CHECK(world.cuda.launches.back().config.numAttrs == 0);
 }

@@ -14,7 +14,6 @@ struct Arrangement {
     std::int64_t batch_rows = 0, batch_gap = 0;  // x in batches, elements between them
     bool separate_residual = false;              // the sum goes elsewhere
     bool keep_padding = false;
-    bool overlap = false;                        // with the kernel before, where the target can
     bool constant_weight = false;
 };
 

@@ -93,7 +93,7 @@ OperatorCase operator_case(std::uint32_t hidden, std::int64_t rows, const std::v
         if (problem.linear()) at.scales_gap = 3;
     }
     if (choice[kStrides] == 2) at.batch_rows = std::max<std::int64_t>(1, rows / 3), at.batch_gap = 40;
-    at.overlap = choice[kOverlap] != 0;
+    problem.overlap = choice[kOverlap] != 0;
     at.constant_weight = choice[kOverlap] == 2;
     at.keep_padding = choice[kPadding] != 0;
 
