@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 namespace nq::test {
 
@@ -26,10 +28,25 @@ std::unique_ptr<Gpu> Gpu::open(std::string& why) {
     gpu->check(get(#name, reinterpret_cast<void**>(&gpu->name), version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr), #name);
     NQ_TEST_DRIVER_FUNCTIONS(NQ_LOAD)
 #undef NQ_LOAD
+    gpu->check(get("cuCtxCreate", reinterpret_cast<void**>(&gpu->create_), 3020, CU_GET_PROC_ADDRESS_DEFAULT, nullptr), "cuCtxCreate");
     gpu->check(gpu->driver_->cuDeviceGet(&gpu->device_, 0), "cuDeviceGet");
     gpu->check(gpu->driver_->cuDevicePrimaryCtxRetain(&gpu->context_, gpu->device_), "cuDevicePrimaryCtxRetain");
     gpu->check(gpu->cuCtxSetCurrent(gpu->context_), "cuCtxSetCurrent");
     return gpu;
+}
+
+std::unique_ptr<Gpu> Gpu::open_or_skip() {
+    std::string why;
+    auto opened = open(why);
+    if (opened) return opened;
+    std::printf("skipped: no GPU here (%s)\n", why.c_str());
+    std::exit(77);
+}
+
+CUcontext Gpu::create_context() const {
+    CUcontext context = nullptr;
+    check(create_(&context, 0, device_), "cuCtxCreate");
+    return context;
 }
 
 Gpu::~Gpu() {

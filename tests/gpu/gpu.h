@@ -14,6 +14,10 @@
 #define NQ_TEST_DRIVER_FUNCTIONS(X)            \
     X(cuCtxSetCurrent, 4000)                   \
     X(cuCtxSynchronize, 2000)                  \
+    X(cuCtxDestroy, 4000)                      \
+    X(cuDevicePrimaryCtxReset, 11000)          \
+    X(cuDevicePrimaryCtxGetState, 7000)        \
+    X(cuMemGetInfo, 3020)                      \
     X(cuMemsetD8, 3020)                        \
     X(cuStreamBeginCapture, 10010)             \
     X(cuStreamEndCapture, 10000)               \
@@ -31,10 +35,16 @@ class Gpu {
 public:
     // nullptr when there is no driver or no device; `why` says which.
     static std::unique_ptr<Gpu> open(std::string& why);
+    // Without a device the program ends as skipped, and says so.
+    static std::unique_ptr<Gpu> open_or_skip();
     ~Gpu();
+    Gpu(const Gpu&) = delete;
+    Gpu& operator=(const Gpu&) = delete;
 
     const Driver& driver() const { return *driver_; }
     CUdevice device() const { return device_; }
+    CUcontext primary() const { return context_; }
+    CUcontext create_context() const;  // and makes it current
     int attribute(CUdevice_attribute attribute) const;
     ComputeCapability capability() const;
     void check(CUresult result, const char* doing) const;
@@ -48,6 +58,7 @@ private:
     std::shared_ptr<const Driver> driver_;
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
+    CUresult (*create_)(CUcontext*, unsigned, CUdevice) = nullptr;  // cuCtxCreate_v2: later ones take more
 };
 
 // Device memory between two canaries of 4 KiB.

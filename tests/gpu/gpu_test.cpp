@@ -1,10 +1,10 @@
 // The compiled kernel on a real device: its bytes equal the reference's.
+#include "gpu/device_tensors.h"
 #include "gpu/gpu.h"
+#include "gpu/test_kernel.h"
 
-#include "jit/compile.h"
-#include "jit/source.h"
+#include "plan/plan.h"
 #include "support/catch.h"
-#include "support/arrangement.h"
 #include "support/golden.h"
 #include "support/operator_cases.h"
 #include "support/problems.h"
@@ -15,8 +15,6 @@
 #include <normquant/scale.cuh>
 
 #include <bit>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -26,17 +24,8 @@ using namespace nq::test;
 
 namespace {
 
-// The process has one device; a test program without one is skipped as a whole.
 const Gpu& gpu() {
-    static const std::unique_ptr<Gpu> instance = [] {
-        std::string why;
-        auto opened = Gpu::open(why);
-        if (!opened) {
-            std::printf("skipped: no GPU here (%s)\n", why.c_str());
-            std::exit(77);
-        }
-        return opened;
-    }();
+    static const std::unique_ptr<Gpu> instance = Gpu::open_or_skip();
     return *instance;
 }
 
@@ -80,117 +69,11 @@ nq_kernel* prepare(const Problem& problem, const PlanOverride& plan = {}) {
     return kernel;
 }
 
-// Tensors of a call on the device, arranged as a test wants them.
-class DeviceTensors {
-public:
-    // offset: of x, in bytes.
-    DeviceTensors(const Problem& problem, const Inputs& inputs, const Arrangement& arrangement = {}, std::size_t offset = 0)
-        : problem_(problem),
-          inputs_(inputs),
-          arrangement_(arrangement),
-          x_(rows({size(inputs.rows), 2 * std::size_t{problem.hidden}, 2 * size(arrangement.x_gap), size(arrangement.batch_rows), 2 * size(arrangement.batch_gap)}, offset)),
-          residual_(rows({size(inputs.rows), problem.adds() ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.residual_gap)})),
-          residual_out_(rows({size(inputs.rows), arrangement.separate_residual ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.residual_gap) + 16})),
-          y_out_(rows({size(inputs.rows), problem.y_out ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.y_gap)})),
-          fp4_(rows({size(inputs.rows), problem.hidden / 2, size(arrangement.fp4_gap)})),
-          scales_linear_(rows({size(inputs.rows), problem.linear() ? problem.blocks() : 0, size(arrangement.scales_gap)})),
-          scales_swizzled_(rows({1, problem.swizzled() ? scale_bytes(problem, inputs.rows) : 0, 0})),
-          weight_(rows({1, inputs.weight.size(), 0})),
-          global_scale_(rows({1, 4, 0})),
-          device_rows_(rows({1, 4, 0})) {
-        write();
-    }
-
-    // Inputs as they are to be, outputs full of kGarbage.
-    void write() const {
-        x_.set(inputs_.x);
-        weight_.set(inputs_.weight);
-        residual_.set(inputs_.residual);
-        if (inputs_.global_scale) global_scale_.set(bytes_of(*inputs_.global_scale));
-        if (inputs_.device_rows) device_rows_.set(bytes_of(*inputs_.device_rows));
-        for (const Rows* output : {&residual_out_, &y_out_, &fp4_, &scales_linear_, &scales_swizzled_}) output->buffer.fill(kGarbage);
-    }
-    nq_tensors tensors() const {
-        nq_tensors t = NQ_TENSORS_INIT;
-        t.flags = (arrangement_.keep_padding ? NQ_TENSORS_KEEP_PADDING : 0u) | (arrangement_.constant_weight ? NQ_TENSORS_CONSTANT_WEIGHT : 0u);
-        t.rows = inputs_.rows;
-        t.eps = inputs_.eps;
-        t.x = x_.buffer.data();
-        t.x_stride = x_.image.stride() / 2;
-        t.batch_rows = arrangement_.batch_rows;
-        if (t.batch_rows != 0) t.x_batch_stride = x_.image.batch_stride() / 2;
-        t.weight = weight_.buffer.data();
-        t.global_scale = inputs_.global_scale ? static_cast<const float*>(global_scale_.buffer.data()) : nullptr;
-        t.device_rows = inputs_.device_rows ? static_cast<const std::int32_t*>(device_rows_.buffer.data()) : nullptr;
-        t.fp4 = fp4_.buffer.data();
-        t.fp4_stride = fp4_.image.stride();
-        t.scales = (problem_.swizzled() ? scales_swizzled_ : scales_linear_).buffer.data();
-        if (problem_.linear()) t.scales_stride = scales_linear_.image.stride();
-        if (problem_.scale_layout == ScaleLayout::both) t.scales_linear = scales_linear_.buffer.data();
-        if (problem_.adds()) t.residual = residual_.buffer.data(), t.residual_stride = residual_.image.stride() / 2;
-        if (arrangement_.separate_residual) t.residual_out = residual_out_.buffer.data(), t.residual_out_stride = residual_out_.image.stride() / 2;
-        if (problem_.y_out) t.y_out = y_out_.buffer.data(), t.y_out_stride = y_out_.image.stride() / 2;
-        return t;
-    }
-    // After the device is done. Whatever is no output must be as it was.
-    Outputs outputs() const {
-        for (const Rows* tensor : {&x_, &residual_, &residual_out_, &y_out_, &fp4_, &scales_linear_, &scales_swizzled_, &weight_})
-            REQUIRE(tensor->buffer.canaries_intact());
-        REQUIRE(x_.get(kGap, "x") == inputs_.x);
-        REQUIRE(weight_.get(kGap, "weight") == inputs_.weight);
-        if (arrangement_.separate_residual) REQUIRE(residual_.get(kGap, "residual") == inputs_.residual);
-        Outputs out;
-        out.fp4 = fp4_.get(kGarbage, "fp4");
-        out.scales = (problem_.swizzled() ? scales_swizzled_ : scales_linear_).get(kGarbage, "scales");
-        if (problem_.scale_layout == ScaleLayout::both) out.scales_linear = scales_linear_.get(kGarbage, "scales_linear");
-        if (problem_.adds()) out.residual = arrangement_.separate_residual ? residual_out_.get(kGarbage, "residual_out") : residual_.get(kGap, "residual");
-        if (problem_.y_out) out.y_out = y_out_.get(kGarbage, "y_out");
-        return out;
-    }
-    const DeviceBuffer& device_rows() const { return device_rows_.buffer; }
-    const DeviceBuffer& global_scale() const { return global_scale_.buffer; }
-    const DeviceBuffer& x() const { return x_.buffer; }
-
-    static constexpr unsigned char kGarbage = 0xab, kGap = 0xff;
-
-private:
-    struct Rows {
-        RowImage image;
-        DeviceBuffer buffer;
-        // The gaps with it.
-        void set(const Bytes& rows) const {
-            Bytes bytes(image.bytes(), kGap);
-            image.set(bytes.data(), rows);
-            buffer.upload(bytes);
-        }
-        Bytes get(unsigned char gap, const char* name) const { return image.get(buffer.download().data(), gap, name); }
-    };
-    static Rows rows(const RowImage& image, std::size_t offset = 0) { return {image, DeviceBuffer(gpu(), image.bytes(), offset)}; }
-    static std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
-    template <class T>
-    static Bytes bytes_of(const T& value) {
-        Bytes bytes(sizeof value);
-        std::memcpy(bytes.data(), &value, sizeof value);
-        return bytes;
-    }
-
-    const Problem& problem_;
-    const Inputs& inputs_;
-    Arrangement arrangement_;
-    Rows x_, residual_, residual_out_, y_out_, fp4_, scales_linear_, scales_swizzled_, weight_, global_scale_, device_rows_;
-};
-
-void require_equal(const Outputs& got, const Outputs& expected) {
-    REQUIRE(got.fp4 == expected.fp4);
-    REQUIRE(got.scales == expected.scales);
-    REQUIRE(got.scales_linear == expected.scales_linear);
-    REQUIRE(got.residual == expected.residual);
-    REQUIRE(got.y_out == expected.y_out);
-}
+void require_equal(const Outputs& got, const Outputs& expected) { REQUIRE(difference(got, expected) == ""); }
 
 Outputs run_device(const Problem& problem, const Inputs& inputs, const PlanOverride& plan = {}, std::size_t offset = 0, const Arrangement& arrangement = {}) {
     const nq_kernel* kernel = prepare(problem, plan);
-    const DeviceTensors device(problem, inputs, arrangement, offset);
+    const DeviceTensors device(gpu(), problem, inputs, arrangement, offset);
     const nq_tensors tensors = device.tensors();
     ok(nq_launch(kernel, &tensors, nullptr));
     gpu().check(gpu().cuCtxSynchronize(), "the launch");
@@ -217,39 +100,6 @@ Problem make_problem(std::uint32_t hidden, DType dtype, DType weight, std::uint3
 Problem nvfp4(std::uint32_t hidden, ScaleLayout layout = ScaleLayout::linear) {
     return make_problem(hidden, DType::bf16, DType::bf16, 16, ScaleFormat::e4m3, layout);
 }
-
-// A kernel of the test's own, compiled with the library's headers and options.
-class TestKernel {
-public:
-    explicit TestKernel(const std::string& source) {
-        const auto nvrtc = load_nvrtc({});
-        if (!nvrtc) throw std::runtime_error(nvrtc.error().message);
-        const auto arch = target_for(gpu().capability(), (*nvrtc)->version, (*nvrtc)->archs);
-        const auto compiled = compile(**nvrtc, source, *arch);
-        if (!compiled) throw std::runtime_error(compiled.error().message + compiled.error().detail);
-        const Driver& driver = gpu().driver();
-        gpu().check(driver.cuLibraryLoadData(&library_, compiled->cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "load");
-        gpu().check(driver.cuLibraryGetKernel(&kernel_, library_, "test"), "cuLibraryGetKernel");
-    }
-    ~TestKernel() { gpu().driver().cuLibraryUnload(library_); }
-    void launch(unsigned blocks, unsigned threads, void** arguments) const {
-        enqueue(blocks, threads, arguments, nullptr);
-        gpu().check(gpu().cuCtxSynchronize(), "the kernel");
-    }
-    void enqueue(unsigned blocks, unsigned threads, void** arguments, CUstream stream) const {
-        CUlaunchConfig config{};
-        config.hStream = stream;
-        config.gridDimX = blocks;
-        config.gridDimY = config.gridDimZ = 1;
-        config.blockDimX = threads;
-        config.blockDimY = config.blockDimZ = 1;
-        gpu().check(gpu().driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr), "launch");
-    }
-
-private:
-    CUlibrary library_ = nullptr;
-    CUkernel kernel_ = nullptr;
-};
 
 }  // namespace
 
@@ -438,7 +288,7 @@ TEST_CASE("tensors beyond 2^31 elements") {
 }
 
 TEST_CASE("reciprocal square root is correctly rounded over two binades and all subnormals") {
-    const TestKernel kernel(R"(#include <normquant/intrinsics.cuh>
+    const TestKernel kernel(gpu(), R"(#include <normquant/intrinsics.cuh>
 extern "C" __global__ void test(float* out, unsigned first) {
     const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     out[i] = normquant::reciprocal_sqrt(normquant::as_float(first + i));
@@ -463,7 +313,7 @@ extern "C" __global__ void test(float* out, unsigned first) {
 }
 
 TEST_CASE("the E4M3 reciprocal is correctly rounded for every scale byte") {
-    const TestKernel kernel(R"(#include <normquant/scale.cuh>
+    const TestKernel kernel(gpu(), R"(#include <normquant/scale.cuh>
 extern "C" __global__ void test(float* out) {
     out[threadIdx.x] = normquant::reciprocal(normquant::e4m3_to_float(threadIdx.x));
 })");
@@ -482,7 +332,7 @@ extern "C" __global__ void test(float* out) {
 
 TEST_CASE("the conversion paths agree on all 2^32 inputs") {
     const bool native = features(*target_for(gpu().capability(), std::nullopt, {})).e4m3_convert;
-    const TestKernel kernel(std::string("constexpr bool kNative = ") + (native ? "true" : "false") + R"(;
+    const TestKernel kernel(gpu(), std::string("constexpr bool kNative = ") + (native ? "true" : "false") + R"(;
 #include <normquant/fp4.cuh>
 #include <normquant/scale.cuh>
 using namespace normquant;
@@ -513,7 +363,7 @@ extern "C" __global__ void test(unsigned* wrong, unsigned first) {
 }
 
 TEST_CASE("sums and roundings to 16 bits, of all 2^32 inputs") {
-    const TestKernel kernel(R"(#include <normquant/memory.cuh>
+    const TestKernel kernel(gpu(), R"(#include <normquant/memory.cuh>
 using namespace normquant;
 extern "C" __global__ void test(unsigned* wrong, unsigned first) {
     const unsigned at = first + (blockIdx.x * blockDim.x + threadIdx.x);
@@ -556,7 +406,7 @@ extern "C" __global__ void test(unsigned* wrong, unsigned first) {
 TEST_CASE("a launch that overlaps waits for what the kernel before it writes late") {
     if (!features(*target_for(gpu().capability(), std::nullopt, {})).overlap) return;
     // Lets its successor begin at once, waits a while, and writes then.
-    const TestKernel late(R"(#include <normquant/types.cuh>
+    const TestKernel late(gpu(), R"(#include <normquant/types.cuh>
 extern "C" __global__ void test(uint4* to, const uint4* from, unsigned count) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const long long start = clock64();
@@ -571,7 +421,7 @@ extern "C" __global__ void test(uint4* to, const uint4* from, unsigned count) {
             problem.op = op;
             problem.overlap = true;
             const Inputs inputs = random_inputs(problem, rows, Distribution::outliers, 12);
-            const DeviceTensors device(problem, inputs, {.constant_weight = true});
+            const DeviceTensors device(gpu(), problem, inputs, {.constant_weight = true});
             const nq_kernel* kernel = prepare(problem);
             const nq_tensors tensors = device.tensors();
             const DeviceBuffer source(gpu(), inputs.x);
@@ -603,7 +453,7 @@ TEST_CASE("a captured launch reads row count, global scale and rows when it is r
     Inputs inputs = random_inputs(problem, 260, Distribution::normal, 7);
     inputs.device_rows = 0;
     inputs.global_scale = 1.0f;
-    const DeviceTensors device(problem, inputs);
+    const DeviceTensors device(gpu(), problem, inputs);
     const nq_tensors tensors = device.tensors();
     CUstream stream;
     gpu().check(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
