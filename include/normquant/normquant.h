@@ -108,6 +108,8 @@ enum nq_scale_layout {
 #define NQ_PROBLEM_Y_OUT 0x2u           /* also write the normed row in x's type */
 #define NQ_PROBLEM_OVERLAP 0x4u         /* programmatic dependent launch: the kernel may begin while the one before it in the stream ends,
                                            and waits for that one's memory before it touches anything. Of no effect below sm_90 */
+#define NQ_PROBLEM_DEVICE_ROWS 0x8u     /* the row count may be read on the device: nq_tensors.device_rows */
+#define NQ_PROBLEM_BATCHES 0x10u        /* x may lie in batches with a stride of their own: nq_tensors.batch_rows */
 
 /* What is computed. A kernel is specialized for it; every field is part of its cache key. */
 typedef struct nq_problem {
@@ -162,9 +164,9 @@ typedef struct nq_tensors {
     int64_t residual_out_stride; /* as x_stride */
     void *scales_linear;       /* LAYOUT_BOTH: [rows][hidden/block_size] bytes */
     int64_t scales_stride;     /* bytes between rows of linear scales (of scales_linear with LAYOUT_BOTH), 0 for hidden/block_size */
-    int64_t batch_rows;        /* x as [batches][batch_rows][hidden]: rows a batch, 0 for one batch of all rows */
+    int64_t batch_rows;        /* BATCHES: x as [batches][batch_rows][hidden]: rows a batch, 0 for one batch of all rows */
     int64_t x_batch_stride;    /* elements between batches, 0 for batch_rows * x_stride; a multiple of 8 */
-    const int32_t *device_rows; /* M, read when the kernel runs, or NULL for rows; below 0 it counts as 0, above rows as rows. FP4,
+    const int32_t *device_rows; /* DEVICE_ROWS: M, read when the kernel runs, or NULL for rows; below 0 it is 0, above rows it is rows. FP4,
                                   residual, y_out and linear scales from that row on are left alone, swizzled scales there are padding */
 } nq_tensors;
 

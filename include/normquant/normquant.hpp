@@ -219,6 +219,8 @@ struct Problem : nq_problem {
     }
     [[nodiscard]] constexpr Problem with_y_out() const noexcept { return set(&nq_problem::flags, flags | NQ_PROBLEM_Y_OUT); }
     [[nodiscard]] constexpr Problem with_overlap() const noexcept { return set(&nq_problem::flags, flags | NQ_PROBLEM_OVERLAP); }
+    [[nodiscard]] constexpr Problem with_device_rows() const noexcept { return set(&nq_problem::flags, flags | NQ_PROBLEM_DEVICE_ROWS); }
+    [[nodiscard]] constexpr Problem with_batches() const noexcept { return set(&nq_problem::flags, flags | NQ_PROBLEM_BATCHES); }
 
 private:
     constexpr Problem set(std::uint32_t nq_problem::*field, std::uint32_t value) const noexcept {

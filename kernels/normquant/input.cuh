@@ -17,11 +17,17 @@ NQ_DEVICE void wait_for_inputs(const Config& config, const Block& block, const P
     block.wait_for_predecessors();
 }
 
-NQ_DEVICE i64 rows_of(const Params& params) {
-    if (!params.device_rows) return params.rows;
-    const i64 rows = load_int(params.device_rows);
-    return rows < 0 ? 0 : rows < params.rows ? rows : params.rows;
+template <class Config>
+NQ_DEVICE u32 rows_of(const Config& config, const Params& params) {
+    if (!config.device_rows || !params.device_rows) return params.rows;
+    const int rows = load_int(params.device_rows);
+    const u32 at_least_0 = rows < 0 ? 0 : static_cast<u32>(rows);
+    return at_least_0 < params.rows ? at_least_0 : params.rows;
 }
+
+// Else a grid has the blocks that its rows need, and no more.
+template <class Config>
+NQ_DEVICE bool may_have_spare_blocks(const Config& config) { return config.swizzled || config.device_rows; }
 
 template <class Config>
 NQ_DEVICE float global_scale_of(const Config& config, const Params& params) {
@@ -32,10 +38,11 @@ struct RowInput {
     const void *x, *residual;
     void* residual_out;
 
-    NQ_DEVICE RowInput(const Params& params, i64 row)
-        : x(x_row(params, row)),
-          residual(byte_offset(params.residual, 2 * row * params.residual_stride)),
-          residual_out(byte_offset(params.residual_out, 2 * row * params.residual_out_stride)) {}
+    template <class Config>
+    NQ_DEVICE RowInput(const Config& config, const Params& params, u32 row)
+        : x(x_row(config, params, row)),
+          residual(byte_offset(params.residual, 2 * params.residual_stride * row)),
+          residual_out(byte_offset(params.residual_out, 2 * params.residual_out_stride * row)) {}
 };
 
 template <u32 kElements, class Config>

@@ -17,11 +17,11 @@ struct RowOutput {
     float rstd, global_scale;
 
     template <class Config>
-    NQ_DEVICE RowOutput(const Config& config, const Params& params, i64 row, float sum_of_squares, float global_scale_value)
+    NQ_DEVICE RowOutput(const Config& config, const Params& params, u32 row, float sum_of_squares, float global_scale_value)
         : fp4(byte_offset(params.fp4, row * params.fp4_stride)),
-          scale_swizzled(byte_offset(params.scale_swizzled, static_cast<i64>(swizzled_row_offset(static_cast<u64>(row), blocks_of_row(config))))),
+          scale_swizzled(byte_offset(params.scale_swizzled, static_cast<i64>(swizzled_row_offset(row, blocks_of_row(config))))),
           scale_linear(byte_offset(params.scale_linear, row * params.scale_stride)),
-          y(byte_offset(params.y_out, 2 * row * params.y_out_stride)),
+          y(byte_offset(params.y_out, 2 * params.y_out_stride * row)),
           rstd(reciprocal_sqrt(fma(sum_of_squares, 1.0f / static_cast<float>(config.hidden), params.eps))),
           global_scale(global_scale_value) {}
 };
@@ -101,10 +101,10 @@ NQ_DEVICE void zero_padding_blocks(const Config& config, const Params& params, c
 // Padding rows, from the first that there is not to the end of the buffer, by threads that have nothing else to do: 16 bytes at a time,
 // which hold the scales of 4 rows.
 template <class Config>
-NQ_DEVICE void zero_padding_rows(const Config& config, const Params& params, i64 rows, u64 spare_thread, u64 spare_threads) {
+NQ_DEVICE void zero_padding_rows(const Config& config, const Params& params, u32 rows, u64 spare_thread, u64 spare_threads) {
     if (!config.swizzled || !params.zero_padding) return;
-    const u64 tile_chunks = kTileBytes / 16, live = static_cast<u64>(rows) % kTileRows;
-    const u64 first = static_cast<u64>(rows) / kTileRows, end = padded_rows(static_cast<u64>(params.rows)) / kTileRows;
+    const u64 tile_chunks = kTileBytes / 16, live = rows % kTileRows;
+    const u64 first = rows / kTileRows, end = padded_rows(params.rows) / kTileRows;
     const u64 row_of_tiles = scale_tiles(blocks_of_row(config)) * tile_chunks;
     void* tiles = byte_offset(params.scale_swizzled, static_cast<i64>(first * row_of_tiles * 16));
     for (u64 chunk = spare_thread; chunk < (end - first) * row_of_tiles; chunk += spare_threads) {

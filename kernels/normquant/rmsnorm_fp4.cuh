@@ -13,14 +13,14 @@ NQ_DEVICE void rmsnorm_fp4(const Config& config, const Block& block, const Param
     const bool held = config.in_registers, one_row = config.rows_per_block == 1;
 
     wait_for_inputs(config, block, params);
-    const i64 rows = rows_of(params), row_blocks = (rows + config.rows_per_block - 1) / config.rows_per_block;
+    const u32 rows = rows_of(config, params), row_blocks = (rows + config.rows_per_block - 1) / config.rows_per_block;
     const u32 row_thread = (config.cluster > 1 ? block.part() * block.threads() : 0) + block.thread();
-    if (block.index() >= row_blocks) {
+    if (may_have_spare_blocks(config) && block.index() >= row_blocks) {
         const u64 threads = config.cluster * block.threads();
         return zero_padding_rows(config, params, rows, (block.index() - row_blocks) * threads + row_thread, (block.blocks() - row_blocks) * threads);
     }
     const u32 thread = row_thread % config.threads_per_row, row_of_block = row_thread / config.threads_per_row;
-    const i64 row = static_cast<i64>(block.index()) * config.rows_per_block + row_of_block;
+    const u32 row = block.index() * config.rows_per_block + row_of_block;
     // Threads of other rows only take part in shuffles and barriers, with zeros; a block of one row has none.
     const bool live = one_row || row < rows;
     if (config.cluster > 1) {
@@ -32,7 +32,7 @@ NQ_DEVICE void rmsnorm_fp4(const Config& config, const Block& block, const Param
         block.cluster_arrive();
     }
     const Walk<Config> walk(config, thread);
-    const RowInput input(params, row);
+    const RowInput input(config, params, row);
 
     // Input, its sum of squares and, where there is room, the weighted values.
     u32 x[Config::kPieces][kElements / 2], r[Config::kProducts][kElements / 2];

@@ -6,6 +6,7 @@
 //   hidden, dtype, weight_dtype, block_size, scale_format             the problem
 //   swizzled, linear                                                  the layouts of the scales: one or both
 //   add, weight_bias, y_out                                           the residual is added, 1 to the weight, the normed row written
+//   device_rows, batches                                              the device may hold the row count; x may lie in batches
 //   threads_per_row, rows_per_block, load_bytes                       the plan
 //   tree, rounds, slots, turns, in_registers, block32_partner         geometry.h's, computed once: here they would cost the compiler more
 //                                                                     than all else

@@ -13,13 +13,13 @@ NQ_DEVICE void rmsnorm_fp4_split(const Config& config, const Block& block, const
     constexpr u32 kElements = Config::kElements, kVector = Config::kVector;
     const bool held = config.in_registers;
     wait_for_inputs(config, block, params);
-    const i64 row = block.index(), rows = rows_of(params);
+    const u32 row = block.index(), rows = rows_of(config, params);
     const u32 vector = block.part() * block.threads() + block.thread(), element = vector * kVector;
-    if (row >= rows) {
+    if (may_have_spare_blocks(config) && row >= rows) {
         const u64 threads = block.parts() * block.threads();
         return zero_padding_rows(config, params, rows, (row - rows) * threads + vector, (block.blocks() - rows) * threads);
     }
-    const RowInput input(params, row);
+    const RowInput input(config, params, row);
     const bool exists = element < config.hidden;
 
     // All loads before their first use: the thread's part of the sum, and the vector that it quantizes.

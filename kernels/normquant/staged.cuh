@@ -56,11 +56,10 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
     const auto weight_at = [&](u32 piece, u32 chunk) { return shared + ((chunks * piece + chunk) * threads + thread) * 16; };
 
     wait_for_inputs(config, block, params);
-    // 32 bits: no memory holds 2^31 rows that are wide enough for this form.
-    const u32 all_rows = static_cast<u32>(rows_of(params)), blocks = blocks_of_row(config);
+    const u32 all_rows = rows_of(config, params), blocks = blocks_of_row(config);
     // Rows of less than a warp come in one copy where they lie one behind the other, which is worth more.
     const bool fours = config.swizzled && threads >= 32 && blocks % kTileBlocks == 0;
-    const bool adjacent = !fours && params.batch_rows == 0 && params.x_stride == config.hidden && (!config.add || params.residual_stride == config.hidden);
+    const bool adjacent = !fours && !in_batches(config, params) && params.x_stride == config.hidden && (!config.add || params.residual_stride == config.hidden);
     const u32 first_slot = (block.index() * groups + group) * layout.group_rows;
     const RowOrder order(all_rows, block.blocks() * groups * layout.group_rows, fours);
     const auto start_copy = [&](u32 turn, u32 buffer) {
@@ -77,7 +76,7 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
             return;
         }
         for (u32 r = 0; r < rows; ++r, to += layout.row_bytes) {
-            const RowInput from(params, order.row(order.place(turn, first_slot + r)));
+            const RowInput from(config, params, order.row(order.place(turn, first_slot + r)));
             arrivals[buffer].copy(config, to, from.x, layout.row_bytes);
             if (config.add) arrivals[buffer].copy(config, to + layout.residual, from.residual, layout.row_bytes);
         }
@@ -107,7 +106,7 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
 
         if (config.row_buffers > 1) start_copy(turn + 1, buffer ^ 1);
 
-        const RowInput input(params, row);
+        const RowInput input(config, params, row);
         const unsigned char* row_buffer = buffers + buffer * layout.buffer_bytes + row_of_group * layout.row_bytes;
         float p[Config::kPieces][kElements], largest[Config::kPieces] = {};
         Lane lanes[Config::kLanes];

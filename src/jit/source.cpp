@@ -48,6 +48,7 @@ namespace normquant {{
 struct Config {{
     static constexpr u32 hidden = {hidden}, dtype = {dtype}, weight_dtype = {weight}, block_size = {block}, scale_format = {format};
     static constexpr bool swizzled = {swizzled}, linear = {linear}, add = {add}, weight_bias = {bias}, y_out = {y_out};
+    static constexpr bool device_rows = {device_rows}, batches = {batches};
     static constexpr u32 tree = {tree}, rounds = {rounds}, slots = {slots}, turns = {turns}, block32_partner = {partner};
     static constexpr bool in_registers = {in_registers};
     static constexpr u32 threads_per_row = {threads}, rows_per_block = {rows}, load_bytes = {load}, cluster = {cluster};
@@ -73,7 +74,7 @@ extern "C" __global__ void __launch_bounds__({block_threads}, {resident}) {entry
         fmt::arg("weight", static_cast<std::uint32_t>(problem.weight_dtype)), fmt::arg("block", problem.block_size),
         fmt::arg("format", static_cast<std::uint32_t>(problem.scale_format)),
         fmt::arg("swizzled", problem.swizzled()), fmt::arg("linear", problem.linear()), fmt::arg("add", problem.adds()),
-        fmt::arg("bias", problem.weight_bias_one), fmt::arg("y_out", problem.y_out), fmt::arg("threads", threads),
+        fmt::arg("bias", problem.weight_bias_one), fmt::arg("y_out", problem.y_out), fmt::arg("device_rows", problem.device_rows), fmt::arg("batches", problem.batches), fmt::arg("threads", threads),
         fmt::arg("load", plan.load_bytes), fmt::arg("path", static_cast<std::uint32_t>(path)),
         fmt::arg("native_e4m3", feature.e4m3_convert), fmt::arg("packed_f32", feature.packed_f32), fmt::arg("elements", elements),
         fmt::arg("pieces", pieces), fmt::arg("products", products ? pieces : 1), fmt::arg("products_held", products),

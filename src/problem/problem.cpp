@@ -9,7 +9,8 @@
 namespace nq {
 namespace {
 
-constexpr std::uint32_t kKnownFlags = NQ_PROBLEM_WEIGHT_BIAS_ONE | NQ_PROBLEM_Y_OUT | NQ_PROBLEM_OVERLAP;
+constexpr std::uint32_t kKnownFlags = NQ_PROBLEM_WEIGHT_BIAS_ONE | NQ_PROBLEM_Y_OUT | NQ_PROBLEM_OVERLAP |
+                                      NQ_PROBLEM_DEVICE_ROWS | NQ_PROBLEM_BATCHES;
 
 Error refuse(const char* field, std::uint32_t value, const std::string& accepted) {
     return Error{NQ_ERR_INVALID_ARGUMENT, fmt::format("nq_problem.{} is {}; accepted: {}", field, value, accepted)};
@@ -86,7 +87,7 @@ Result<Problem> problem_from_c(const nq_problem* c) {
     if ((c->flags & ~kKnownFlags) != 0) {
         return Error{NQ_ERR_INVALID_ARGUMENT,
                      fmt::format("nq_problem.flags is {:#x}; accepted: any of NQ_PROBLEM_WEIGHT_BIAS_ONE (0x1), NQ_PROBLEM_Y_OUT (0x2), "
-                                 "NQ_PROBLEM_OVERLAP (0x4)",
+                                 "NQ_PROBLEM_OVERLAP (0x4), NQ_PROBLEM_DEVICE_ROWS (0x8), NQ_PROBLEM_BATCHES (0x10)",
                                  c->flags)};
     }
     return Problem{.op = static_cast<Op>(c->op),
@@ -98,7 +99,9 @@ Result<Problem> problem_from_c(const nq_problem* c) {
                    .scale_layout = static_cast<ScaleLayout>(c->scale_layout),
                    .weight_bias_one = (c->flags & NQ_PROBLEM_WEIGHT_BIAS_ONE) != 0,
                    .y_out = (c->flags & NQ_PROBLEM_Y_OUT) != 0,
-                   .overlap = (c->flags & NQ_PROBLEM_OVERLAP) != 0};
+                   .overlap = (c->flags & NQ_PROBLEM_OVERLAP) != 0,
+                   .device_rows = (c->flags & NQ_PROBLEM_DEVICE_ROWS) != 0,
+                   .batches = (c->flags & NQ_PROBLEM_BATCHES) != 0};
 }
 
 nq_problem problem_to_c(const Problem& problem) {
@@ -111,15 +114,17 @@ nq_problem problem_to_c(const Problem& problem) {
     c.scale_format = static_cast<std::uint32_t>(problem.scale_format);
     c.scale_layout = static_cast<std::uint32_t>(problem.scale_layout);
     c.flags = (problem.weight_bias_one ? NQ_PROBLEM_WEIGHT_BIAS_ONE : 0u) | (problem.y_out ? NQ_PROBLEM_Y_OUT : 0u) |
-              (problem.overlap ? NQ_PROBLEM_OVERLAP : 0u);
+              (problem.overlap ? NQ_PROBLEM_OVERLAP : 0u) | (problem.device_rows ? NQ_PROBLEM_DEVICE_ROWS : 0u) |
+              (problem.batches ? NQ_PROBLEM_BATCHES : 0u);
     return c;
 }
 
 std::string canonical_text(const Problem& problem) {
-    return fmt::format("op={} hidden={} dtype={} weight={} block={} scale={} layout={} bias={:d} y_out={:d}{}",
+    return fmt::format("op={} hidden={} dtype={} weight={} block={} scale={} layout={} bias={:d} y_out={:d}{}{}{}",
                        name(problem.op), problem.hidden, name(problem.dtype), name(problem.weight_dtype),
                        problem.block_size, name(problem.scale_format), name(problem.scale_layout),
-                       problem.weight_bias_one, problem.y_out, problem.overlap ? " overlap=1" : "");
+                       problem.weight_bias_one, problem.y_out, problem.overlap ? " overlap=1" : "",
+                       problem.device_rows ? " device_rows=1" : "", problem.batches ? " batches=1" : "");
 }
 
 std::size_t fp4_bytes(const Problem& problem, std::int64_t rows) {

@@ -25,7 +25,9 @@ struct Problem {
     ScaleLayout scale_layout = ScaleLayout::linear;
     bool weight_bias_one = false;
     bool y_out = false;
-    bool overlap = false;  // with the kernel before, where the target can
+    bool overlap = false;      // with the kernel before, where the target can
+    bool device_rows = false;  // the device may hold the row count
+    bool batches = false;      // x may lie in batches
 
     std::uint32_t blocks() const { return hidden / block_size; }  // scales a row
     bool adds() const { return op == Op::add_rmsnorm; }

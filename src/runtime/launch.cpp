@@ -53,7 +53,7 @@ Outcome launch(const Kernel& kernel, const nq_tensors* tensors, CUstream stream)
     params.y_out_stride = layout.y_out_stride;
     params.fp4_stride = layout.fp4_stride;
     params.scale_stride = layout.scales_stride;
-    params.rows = t.rows;
+    params.rows = static_cast<std::uint32_t>(t.rows);
     params.batch_rows = static_cast<std::uint32_t>(t.batch_rows);
     params.eps = t.eps;
     params.zero_padding = zero_padding;

@@ -79,7 +79,10 @@ Outcome check_stride(const Stride& s, std::int64_t rows, Memory memory) {
 }
 
 // Rows a batch and the distance between batches, which may be less than a batch takes: [batches][rows] may be a transposed view.
-Outcome check_batches(const nq_tensors& t, std::int64_t x_stride, Memory memory) {
+Outcome check_batches(const Problem& problem, const nq_tensors& t, std::int64_t x_stride, Memory memory) {
+    if (!problem.batches && t.batch_rows != 0) {
+        return refuse("batch_rows", fmt::format("{}", t.batch_rows), "0 without NQ_PROBLEM_BATCHES");
+    }
     if (t.batch_rows < 0 || t.batch_rows > kMaxRows) {
         return refuse("batch_rows", fmt::format("{}", t.batch_rows), fmt::format("0 to {}", kMaxRows));
     }
@@ -178,6 +181,7 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
     const Need residual_out = problem.adds() ? Need::optional : Need::excluded;
     const Need scales_linear = problem.scale_layout == ScaleLayout::both ? Need::required : Need::excluded;
     const Need y_out = problem.y_out ? Need::required : Need::excluded;
+    const Need device_rows = problem.device_rows ? Need::optional : Need::excluded;
     const Need inner = memory == Memory::host ? Need::optional : Need::excluded;
     const std::size_t scales_alignment = problem.swizzled() ? kVectorBytes : 1;
 
@@ -191,7 +195,7 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
         {"residual", t.residual, kVectorBytes, residual, "without NQ_OP_ADD_RMSNORM"},
         {"residual_out", t.residual_out, kVectorBytes, residual_out, "without NQ_OP_ADD_RMSNORM"},
         {"y_out", t.y_out, kVectorBytes, y_out, "without NQ_PROBLEM_Y_OUT"},
-        {"device_rows", t.device_rows, sizeof(std::int32_t), Need::optional, ""},
+        {"device_rows", t.device_rows, sizeof(std::int32_t), device_rows, "without NQ_PROBLEM_DEVICE_ROWS"},
         {"sum_of_squares", t.sum_of_squares, kFloatBytes, inner, "but for nq_reference"},
         {"rstd", t.rstd, kFloatBytes, inner, "but for nq_reference"},
     };
@@ -210,7 +214,7 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
         if (Outcome valid = check_stride(stride, t.rows, memory); !valid) return valid;
     }
     const Layout layout(problem, t);
-    if (Outcome valid = check_batches(t, layout.x_stride, memory); !valid) return valid;
+    if (Outcome valid = check_batches(problem, t, layout.x_stride, memory); !valid) return valid;
     if (t.rows == 0) return Unit{};
     return check_overlap(problem, t, layout);
 }

@@ -158,9 +158,9 @@ TEST_CASE("everything that a problem may ask for, in pairs, on one target of eac
     for (const char* name : {"sm_80", "sm_89", "sm_90", "sm_100f", "sm_103a", "sm_110f", "sm_120f"}) {
         const Arch arch = *parse_arch(name);
         if (!nvrtc().lists(arch)) continue;
-        for (const auto& choice : pairwise({2, 2, 3, 2, 2, 2})) {
+        for (const auto& choice : pairwise({2, 2, 3, 2, 2, 2, 2, 2})) {
             constexpr std::uint32_t kWidths[] = {512, 2880, 4096, 7168, 16384};
-            const OperatorCase test = operator_case(kWidths[turn % std::size(kWidths)], 0, {choice[0], choice[1], choice[2], choice[3], choice[4], 0, choice[5], 0, 0}, turn);
+            const OperatorCase test = operator_case(kWidths[turn % std::size(kWidths)], 0, {choice[0], choice[1], choice[2], choice[3], choice[4], 2 * choice[5], choice[6], choice[7], 0}, turn);
             const std::vector<Plan> plans = plans_for(test.problem, arch);
             units.push_back({test.problem, plans[turn % plans.size()], arch});
             ++turn;

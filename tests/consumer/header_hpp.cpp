@@ -62,10 +62,12 @@ constexpr nqpp::Problem kAll = nqpp::Problem::mxfp4(4096)
                                    .with(nqpp::ScaleLayout::both)
                                    .with_weight_bias_one()
                                    .with_y_out()
-                                   .with_overlap();
+                                   .with_overlap()
+                                   .with_device_rows()
+                                   .with_batches();
 static_assert(kAll.op == NQ_OP_ADD_RMSNORM && kAll.hidden == 4096 && kAll.dtype == NQ_FP16 && kAll.weight_dtype == NQ_FP16 &&
               kAll.block_size == 32 && kAll.scale_format == NQ_SCALE_UE8M0 && kAll.scale_layout == NQ_LAYOUT_BOTH &&
-              kAll.flags == (NQ_PROBLEM_WEIGHT_BIAS_ONE | NQ_PROBLEM_Y_OUT | NQ_PROBLEM_OVERLAP));
+              kAll.flags == (NQ_PROBLEM_WEIGHT_BIAS_ONE | NQ_PROBLEM_Y_OUT | NQ_PROBLEM_OVERLAP | NQ_PROBLEM_DEVICE_ROWS | NQ_PROBLEM_BATCHES));
 // In either order.
 static_assert(kPlain.with_weight(nqpp::DType::fp32).with(nqpp::DType::fp16).weight_dtype == NQ_FP32);
 static_assert(kPlain.with(nqpp::DType::fp16).with_weight(nqpp::DType::fp32).weight_dtype == NQ_FP32);

@@ -22,7 +22,7 @@ namespace {
 template <normquant::u32 kElementsOfPiece, normquant::u32 kMostPieces, normquant::u32 kElementsOfVector = 8>
 struct EmulatedConfig {
     normquant::u32 hidden, dtype, weight_dtype, block_size, scale_format;
-    bool swizzled, linear, add, weight_bias, y_out;
+    bool swizzled, linear, add, weight_bias, y_out, device_rows, batches;
     normquant::u32 tree, rounds, slots, turns, block32_partner;
     bool in_registers;
     normquant::u32 threads_per_row, rows_per_block, load_bytes, cluster, row_groups, row_buffers, fp4_path;
@@ -85,6 +85,8 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
                            .add = problem.adds(),
                            .weight_bias = problem.weight_bias_one,
                            .y_out = problem.y_out,
+                           .device_rows = problem.device_rows,
+                           .batches = problem.batches,
                            .tree = normquant::tree_threads(problem.hidden),
                            .rounds = normquant::column_rounds(problem.hidden),
                            .slots = normquant::slots_per_thread(problem.hidden, plan.threads_per_row),
@@ -202,7 +204,7 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
     params.y_out_stride = y_out.stride() / 2;
     params.fp4_stride = fp4.stride();
     params.scale_stride = scales_linear.stride();
-    params.rows = inputs.rows;
+    params.rows = static_cast<normquant::u32>(inputs.rows);
     params.batch_rows = static_cast<normquant::u32>(arrangement.batch_rows);
     params.eps = inputs.eps;
     params.zero_padding = !arrangement.keep_padding;

@@ -55,6 +55,7 @@ int main(void) {
     problem.op = NQ_OP_ADD_RMSNORM;
     problem.hidden = kHidden;
     problem.scale_layout = NQ_LAYOUT_SWIZZLED;
+    problem.flags = NQ_PROBLEM_DEVICE_ROWS;
     nq_context* context;
     nq_kernel* kernel;
     NQ(nq_context_create(NULL, &context));

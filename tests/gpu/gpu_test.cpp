@@ -449,7 +449,7 @@ TEST_CASE("a captured launch reads row count, global scale and rows when it is r
     Problem problem = nvfp4(5120, ScaleLayout::both);
     problem.op = Op::add_rmsnorm;
     problem.y_out = true;
-    problem.overlap = true;
+    problem.overlap = problem.device_rows = true;
     Inputs inputs = random_inputs(problem, 260, Distribution::normal, 7);
     inputs.device_rows = 0;
     inputs.global_scale = 1.0f;

@@ -48,7 +48,7 @@ nq_problem everything() {
     nq_problem problem = make_problem();
     problem.op = NQ_OP_ADD_RMSNORM;
     problem.scale_layout = NQ_LAYOUT_BOTH;
-    problem.flags = NQ_PROBLEM_Y_OUT | NQ_PROBLEM_WEIGHT_BIAS_ONE;
+    problem.flags = NQ_PROBLEM_Y_OUT | NQ_PROBLEM_WEIGHT_BIAS_ONE | NQ_PROBLEM_DEVICE_ROWS | NQ_PROBLEM_BATCHES;
     return problem;
 }
 
@@ -215,6 +215,7 @@ TEST_CASE("a device without room for the cluster of few rows does without it") {
 TEST_CASE("rows that the device counts leave a block for what turns out to be padding") {
     nq_problem narrow = make_problem(64);
     narrow.scale_layout = NQ_LAYOUT_SWIZZLED;
+    narrow.flags = NQ_PROBLEM_DEVICE_ROWS;
     Prepared world(narrow);
     nq_tensors tensors = make_tensors(128 * 1024);
     const unsigned blocks = world.launched(tensors).config.gridDimX;
@@ -324,12 +325,9 @@ TEST_CASE("misuse of nq_tensors is refused by field") {
         {"residual_out_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.residual_out_stride = 4096; }},
         {"scales_linear", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales_linear = address(0x600000000000); }},
         {"scales_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.scales_stride = 256; }},
-        {"device_rows", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.device_rows = static_cast<const std::int32_t*>(address(0x600000000002)); }},
-        {"batch_rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = -1; }},
+        {"device_rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.device_rows = static_cast<const std::int32_t*>(address(0x600000000000)); }},
+        {"batch_rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4; }},
         {"x_batch_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.x_batch_stride = 8; }},
-        {"x_batch_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = -8; }},
-        {"x_batch_stride", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = 4; }},
-        {"x_batch_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = std::int64_t{1} << 61; }},
         {"y_out", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = address(0x700000000000); }},
         {"y_out_stride", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out_stride = 4096; }},
         {"sum_of_squares", NQ_ERR_INVALID_ARGUMENT,
@@ -380,6 +378,12 @@ TEST_CASE("misuse of what goes beyond the plain operator is refused by field") {
          [](nq_tensors& t) { t.residual_out = t.residual, t.residual_out_stride = 4104; }},
         {"y_out", "nq_tensors.x ", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = const_cast<void*>(t.x); }},
         {"residual", "nq_tensors.y_out ", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.y_out = address(0x60000001e000); }},
+        {"device_rows", "4 bytes", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.device_rows = static_cast<const std::int32_t*>(address(0x900000000002)); }},
+        {"batch_rows", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = -1; }},
+        {"x_batch_stride", "batch_rows", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.x_batch_stride = 8; }},
+        {"x_batch_stride", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = -8; }},
+        {"x_batch_stride", "", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = 4; }},
+        {"x_batch_stride", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = std::int64_t{1} << 61; }},
         {"fp4", "nq_tensors.device_rows ", NQ_ERR_INVALID_ARGUMENT,
          [](nq_tensors& t) { t.device_rows = static_cast<const std::int32_t*>(address(0x300000000100)); }},
     };

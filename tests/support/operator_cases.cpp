@@ -93,11 +93,13 @@ OperatorCase operator_case(std::uint32_t hidden, std::int64_t rows, const std::v
         if (problem.linear()) at.scales_gap = 3;
     }
     if (choice[kStrides] == 2) at.batch_rows = std::max<std::int64_t>(1, rows / 3), at.batch_gap = 40;
+    problem.batches = choice[kStrides] == 2;
     problem.overlap = choice[kOverlap] != 0;
     at.constant_weight = choice[kOverlap] == 2;
     at.keep_padding = choice[kPadding] != 0;
 
     result.inputs = random_inputs(problem, rows, kDistributions[seed % std::size(kDistributions)], seed);
+    problem.device_rows = choice[kDeviceRows] != 0;
     const std::int32_t counts[] = {0, static_cast<std::int32_t>(rows / 2), -5, static_cast<std::int32_t>(rows) + 1};
     if (choice[kDeviceRows] != 0) result.inputs.device_rows = counts[choice[kDeviceRows] - 1];
 

@@ -206,7 +206,7 @@ TEST_CASE("nq_problem: every field") {
         {"block_size", [](nq_problem& p) { p.block_size = 64; }},
         {"scale_format", [](nq_problem& p) { p.scale_format = 2; }},
         {"scale_layout", [](nq_problem& p) { p.scale_layout = 3; }},
-        {"flags", [](nq_problem& p) { p.flags = 8; }},
+        {"flags", [](nq_problem& p) { p.flags = 0x20; }},
     };
     for (const auto& [field, spoil] : table) {
         nq_problem problem = make_problem();
