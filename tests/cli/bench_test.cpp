@@ -153,6 +153,24 @@ TEST_CASE("the host's costs: a compile lies within its prepare, and the environm
     CHECK(std::filesystem::is_empty(d.path()));
 }
 
+TEST_CASE("a residual, y and overlapping launches are timed beside what they must move") {
+    const auto json = figures({"--shape", "2048x1,4096x2", "--op", "add_rmsnorm", "--y-out", "--layout", "both,linear", "--overlap", "--part", "kernels"});
+    CHECK(json["problem"]["op"] == "add_rmsnorm");
+    CHECK(json["problem"]["y_out"] == true);
+    const auto& kernels = json["kernels"];
+    REQUIRE(kernels.size() == 8);
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+        const std::uint64_t elements = i < 4 ? 2048 : 8192, hidden = i < 4 ? 2048 : 4096;
+        CHECK(kernels[i]["layout"] == (i % 4 < 2 ? "both" : "linear"));
+        CHECK(kernels[i]["overlap"] == (i % 2 == 1));
+        // x, the residual in and out and y, the weight, codes and scales.
+        CHECK(kernels[i]["bytes"] == 2 * 4 * elements + 2 * hidden + elements / 2 + elements / 16);
+    }
+    const auto host = figures({"--part", "host", "--op", "add_rmsnorm", "--y-out", "--layout", "both", "--overlap"});
+    CHECK(host["host"]["launch_to_raw"].get<double>() > 0);
+    refused({"--op", "layernorm"}, "--op 'layernorm' is not accepted: choose one of rmsnorm, add_rmsnorm");
+}
+
 TEST_CASE("CSV has a line a kernel") {
     const ToolResult result = bench({"--shape", "2048x1", "--layout", "swizzled", "--threads", "64", "--csv"});
     REQUIRE(result.exit_code == 0);
@@ -162,9 +180,9 @@ TEST_CASE("CSV has a line a kernel") {
     std::getline(lines, chosen);
     std::getline(lines, forced);
     CHECK_FALSE(std::getline(lines, more));
-    CHECK(header.find("hidden,rows,dtype,weight_dtype,format,layout,inputs,threads,us,") == 0);
-    CHECK(chosen.find("2048,1,bf16,bf16,nvfp4,swizzled,l2,auto,8") == 0);
-    CHECK(forced.find("2048,1,bf16,bf16,nvfp4,swizzled,l2,64,8") == 0);
+    CHECK(header.find("hidden,rows,op,y_out,dtype,weight_dtype,format,layout,overlap,inputs,threads,us,") == 0);
+    CHECK(chosen.find("2048,1,rmsnorm,0,bf16,bf16,nvfp4,swizzled,0,l2,auto,8") == 0);
+    CHECK(forced.find("2048,1,rmsnorm,0,bf16,bf16,nvfp4,swizzled,0,l2,64,8") == 0);
     for (const std::string& line : {chosen, forced})
         CHECK(std::count(line.begin(), line.end(), ',') == std::count(header.begin(), header.end(), ','));
     refused({"--csv", "--part", "host"}, "--csv has the kernels alone");
@@ -175,7 +193,7 @@ TEST_CASE("the table for people") {
     const ToolResult result = bench({"--shape", "2048x1", "--layout", "linear"});
     REQUIRE(result.exit_code == 0);
     CHECK(result.out.find("normquant bench on Fake GPU: sm_90, 132 SMs, L2 1 MiB") == 0);
-    CHECK(result.out.find("\n    2048       1 linear   l2        auto      8.00         8.00 - 8.00      1      4.00   "
+    CHECK(result.out.find("\n    2048       1 linear    l2        auto      8.00         8.00 - 8.00      1      4.00   "
                           " 0.500    2.00") != std::string::npos);
     CHECK(result.out.find("\n  nq_prepare, from the disk cache ") != std::string::npos);
     CHECK(result.err == "[1/1] 2048x1\n");

@@ -50,6 +50,7 @@ CUresult compute(const Launched& params) {
     problem.hidden = static_cast<std::uint32_t>(params.x_stride);
     if (params.residual != nullptr) problem.op = NQ_OP_ADD_RMSNORM;
     if (params.scale_swizzled != nullptr) problem.scale_layout = params.scale_linear != nullptr ? NQ_LAYOUT_BOTH : NQ_LAYOUT_SWIZZLED;
+    if (params.device_rows != nullptr) problem.flags |= NQ_PROBLEM_DEVICE_ROWS;
     if (params.global_scale == nullptr) {
         problem.scale_format = NQ_SCALE_UE8M0;
         problem.block_size = 32;

@@ -18,10 +18,11 @@ namespace nq::cli {
 namespace {
 
 constexpr const char* kBenchFooter =
-    R"(Times one kernel launch, beside a floor kernel (reads the rows and writes as many bytes as the operator does, no arithmetic; the faster
+    R"(Times one kernel launch, beside a floor kernel (reads and writes as many bytes as the operator does, no arithmetic; the faster
 of two), an empty kernel and a device copy that moves as many bytes. All of a shape are CUDA graphs that take turns in every
 round; figures are medians over the rounds. GB/s counts the bytes that must be read and written, without padding.
 Up to 64 rows are a decode step, whose rows lie in L2; more rotate through 4 times what L2 holds: the column `inputs` says which.
+  layout     with an o: launches overlap
   of floor   the floor kernel's time over the kernel's: 1 is as fast as memory allows
   x floor    its inverse; x empty, x copy likewise
 Then the host's costs, for one row of the first shape: nq_prepare with an empty cache, from the disk cache and in memory, and
@@ -30,6 +31,7 @@ nq_launch beside the driver's own call with the same arguments. The cache direct
 Examples:
   normquant bench
   normquant bench --shape 7168x16384,7168x1 --layout linear --format mxfp4
+  normquant bench --op add_rmsnorm --y-out --layout swizzled,both --overlap
   normquant bench --shape 4096x1 --threads all --part kernels     every thread count of a row, to tune by
   normquant bench --json >bench.json && tools/plot_bench.py bench.json bench.svg
 Exit codes: 0 done, 1 no GPU, or a measurement failed, 2 bad option.)";
@@ -43,7 +45,9 @@ constexpr const char* kDefaultShapes[] = {
 
 struct BenchOptions {
     std::vector<std::string> shapes{std::begin(kDefaultShapes), std::end(kDefaultShapes)};
-    std::string layout = "both";
+    std::vector<std::string> layouts{"linear", "swizzled"};
+    std::string op = "rmsnorm";
+    bool y_out = false, overlap = false;
     std::string dtype = "bf16";
     std::string weight = "same";
     std::string format = "nvfp4";
@@ -75,13 +79,14 @@ Result<ShapeQuery> parse_shape(const std::string& text, const nq_problem& proble
         "--shape '{}' is not HxM, a row length and a number of rows from 1 to {}, such as 7168x16384", text, kMaxRows));
 }
 
-Result<std::vector<std::uint32_t>> parse_layouts(const std::string& text) {
-    if (text == "both") return std::vector<std::uint32_t>{NQ_LAYOUT_LINEAR, NQ_LAYOUT_SWIZZLED};
-    if (text != "linear" && text != "swizzled")
-        return usage_error(fmt::format("--layout '{}' is not accepted: choose one of linear, swizzled, both", text));
-    const auto layout = parse_layout("--layout", text);
-    if (!layout) return layout.error();
-    return std::vector<std::uint32_t>{*layout};
+Result<std::vector<std::uint32_t>> parse_layouts(const std::vector<std::string>& texts) {
+    std::vector<std::uint32_t> layouts;
+    for (const std::string& text : texts) {
+        const auto layout = parse_any_layout("--layout", text);
+        if (!layout) return layout.error();
+        layouts.push_back(*layout);
+    }
+    return layouts;
 }
 
 // Plan overrides to measure beside what normquant chooses.
@@ -137,6 +142,10 @@ Result<nq_problem> parse_problem(const BenchOptions& options) {
     if (options.weight != "same" && options.weight != "fp32")
         return usage_error(
             fmt::format("--weight-dtype '{}' is not accepted: choose one of same, fp32", options.weight));
+    const auto op = parse_op("--op", options.op);
+    if (!op) return op.error();
+    problem.op = *op;
+    if (options.y_out) problem.flags |= NQ_PROBLEM_Y_OUT;
     problem.weight_dtype = options.weight == "same" ? *dtype : static_cast<std::uint32_t>(NQ_FP32);
     return problem;
 }
@@ -144,7 +153,7 @@ Result<nq_problem> parse_problem(const BenchOptions& options) {
 Result<std::vector<ShapeQuery>> parse_queries(const BenchOptions& options) {
     const auto problem = parse_problem(options);
     if (!problem) return problem.error();
-    const auto layouts = parse_layouts(options.layout);
+    const auto layouts = parse_layouts(options.layouts);
     if (!layouts) return layouts.error();
     const auto replays = parse_count("--replays", options.replays, 1, 10000);
     if (!replays) return replays.error();
@@ -166,6 +175,7 @@ Result<std::vector<ShapeQuery>> parse_queries(const BenchOptions& options) {
         query->variant = *variant;
         query->cluster = static_cast<std::uint32_t>(*cluster);
         query->layouts = *layouts;
+        query->overlap = options.overlap;
         query->replays = *replays;
         const bool decode = options.inputs.empty() ? query->rows <= kMostRowsInL2 : options.inputs == "l2";
         query->inputs = decode ? InputsFrom::l2 : InputsFrom::memory;
@@ -181,6 +191,7 @@ Json to_json(const ShapeQuery& query, const ShapeTimes& times, const Candidate& 
     return {{"hidden", query.problem.hidden},
             {"rows", query.rows},
             {"layout", layout_name(candidate.layout)},
+            {"overlap", candidate.overlap},
             {"inputs", name(query.inputs)},
             {"threads", candidate.threads == 0 ? Json(nullptr) : Json(candidate.threads)},
             {"variant", candidate.threads == 0 ? Json(nullptr) : Json(variant_name(query.variant))},
@@ -229,7 +240,7 @@ std::string threads_text(const Json& kernel) {
 
 std::string kernels_text(const Json& kernels) {
     std::string text =
-        fmt::format("  {:>6} {:>7} {:<8} {:<6} {:>7} {:>9} {:>19} {:>6} {:>9} {:>8} {:>7} {:>7} {:>6}  {}\n", "H", "M",
+        fmt::format("  {:>6} {:>7} {:<9} {:<6} {:>7} {:>9} {:>19} {:>6} {:>9} {:>8} {:>7} {:>7} {:>6}  {}\n", "H", "M",
                     "layout", "inputs", "threads", "us", "p10 - p90", "GB/s", "floor us", "of floor", "x floor",
                     "x empty", "x copy", "launch");
     for (const Json& k : kernels) {
@@ -239,9 +250,9 @@ std::string kernels_text(const Json& kernels) {
         launch +=
             fmt::format(" blocks of {}, {} B", k["block_threads"].get<unsigned>(), k["shared_bytes"].get<unsigned>());
         text += fmt::format(
-            "  {:>6} {:>7} {:<8} {:<6} {:>7} {:>9.2f} {:>19} {:>6.0f} {:>9.2f} {:>8.3f} {:>7.2f} {:>7.2f} {:>6.2f}  "
+            "  {:>6} {:>7} {:<9} {:<6} {:>7} {:>9.2f} {:>19} {:>6.0f} {:>9.2f} {:>8.3f} {:>7.2f} {:>7.2f} {:>6.2f}  "
             "{}\n",
-            k["hidden"].get<unsigned>(), k["rows"].get<std::int64_t>(), k["layout"].get<std::string>(),
+            k["hidden"].get<unsigned>(), k["rows"].get<std::int64_t>(), k["layout"].get<std::string>() + (k["overlap"].get<bool>() ? " o" : ""),
             k["inputs"].get<std::string>(), threads_text(k), median(k, "us"),
             fmt::format("{:.2f} - {:.2f}", number(k["us"], "p10"), number(k["us"], "p90")), number(k, "gb_per_s"),
             median(k, "floor_us"), of_floor, 1 / of_floor, number(k, "to_empty"), number(k, "to_copy"), launch);
@@ -275,15 +286,16 @@ std::string host_text(const Json& host) {
 
 std::string csv_text(const Json& json) {
     std::string text =
-        "hidden,rows,dtype,weight_dtype,format,layout,inputs,threads,us,us_p10,us_p90,gb_per_s,floor_us,of_floor,empty_"
+        "hidden,rows,op,y_out,dtype,weight_dtype,format,layout,overlap,inputs,threads,us,us_p10,us_p90,gb_per_s,floor_us,of_floor,empty_"
         "us,to_empty,"
         "copy_us,to_copy\n";
     const Json& problem = json["problem"];
     for (const Json& k : json["kernels"]) {
-        text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", k["hidden"].get<unsigned>(),
-                            k["rows"].get<std::int64_t>(), problem["dtype"].get<std::string>(),
+        text += fmt::format("{},{},{},{:d},{},{},{},{},{:d},{},{},{},{},{},{},{},{},{},{},{},{}\n", k["hidden"].get<unsigned>(),
+                            k["rows"].get<std::int64_t>(), problem["op"].get<std::string>(),
+                            problem["y_out"].get<bool>(), problem["dtype"].get<std::string>(),
                             problem["weight_dtype"].get<std::string>(), problem["format"].get<std::string>(),
-                            k["layout"].get<std::string>(), k["inputs"].get<std::string>(), threads_text(k),
+                            k["layout"].get<std::string>(), k["overlap"].get<bool>(), k["inputs"].get<std::string>(), threads_text(k),
                             median(k, "us"), number(k["us"], "p10"), number(k["us"], "p90"), number(k, "gb_per_s"),
                             median(k, "floor_us"), number(k, "of_floor"), median(k, "empty_us"), number(k, "to_empty"),
                             median(k, "copy_us"), number(k, "to_copy"));
@@ -298,7 +310,8 @@ std::string as_text(const Json& json) {
                                    device["multiprocessors"].get<int>(), device["l2_bytes"].get<int>() >> 20,
                                    device["driver"].get<std::string>(), device["nvrtc"].get<std::string>());
     if (json.contains("kernels"))
-        text += fmt::format("{} of {} rows, {} weight; medians of {} rounds\n{}", problem["format"].get<std::string>(),
+        text += fmt::format("{}{} to {}, {} rows, {} weight; medians of {} rounds\n{}",
+                            problem["op"].get<std::string>(), problem["y_out"].get<bool>() ? " and y" : "", problem["format"].get<std::string>(),
                             problem["dtype"].get<std::string>(), problem["weight_dtype"].get<std::string>(),
                             json["replays"].get<unsigned>(), kernels_text(json["kernels"]));
     if (json.contains("host")) text += host_text(json["host"]);
@@ -309,7 +322,7 @@ Result<Json> time_kernels(const BenchOptions& options, Device& device, const Nvr
                           const std::vector<ShapeQuery>& queries) {
     const auto context = create_context(options.cache_dir);
     if (!context) return context.error();
-    const auto floor = FloorKernels::load(device, nvrtc, queries.front().problem.block_size);
+    const auto floor = FloorKernels::load(device, nvrtc, queries.front().problem);
     if (!floor) return floor.error();
     // Before anything takes its time.
     for (const ShapeQuery& query : queries) {
@@ -368,7 +381,9 @@ Result<Report> bench(const BenchOptions& options, bool as_json) {
                      {"weight_dtype", dtype_name(problem.weight_dtype)},
                      {"format", format_name(problem)},
                      {"block", problem.block_size},
-                     {"scale", scale_name(problem.scale_format)}}},
+                     {"scale", scale_name(problem.scale_format)},
+                     {"op", options.op},
+                     {"y_out", options.y_out}}},
                    {"replays", queries->front().replays}};
     if (options.part != "host") {
         auto kernels = time_kernels(options, *device, **nvrtc, *queries);
@@ -378,6 +393,7 @@ Result<Report> bench(const BenchOptions& options, bool as_json) {
     if (options.part != "kernels" && !options.csv) {
         nq_problem first = problem;
         first.scale_layout = queries->front().layouts.front();
+        if (options.overlap) first.flags |= NQ_PROBLEM_OVERLAP;
         const auto costs = time_host(*device, **nvrtc, first);
         if (!costs) return costs.error();
         report.json["host"] = to_json(*costs);
@@ -396,7 +412,13 @@ Command add_bench(CLI::App& parent) {
                     "elements, decode)")
         ->delimiter(',')
         ->allow_extra_args(false);
-    app->add_option("--layout", options->layout, "linear, swizzled, both")->capture_default_str();
+    app->add_option("--layout", options->layouts,
+                    "linear, swizzled, both (in one launch); several, separated by commas (default: linear,swizzled)")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    app->add_option("--op", options->op, "rmsnorm, add_rmsnorm (the residual is updated in place)")->capture_default_str();
+    app->add_flag("--y-out", options->y_out, "The normed rows are written, too");
+    app->add_flag("--overlap", options->overlap, "Each kernel once more with launches that overlap (sm_90 and later)");
     app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str();
     app->add_option("--block", options->block, "16 or 32 elements a scale, instead of the format's");
     app->add_option("--scale", options->scale, "e4m3 or ue8m0 scales, instead of the format's");

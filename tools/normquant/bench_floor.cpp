@@ -10,25 +10,29 @@
 namespace nq::cli {
 namespace {
 
-// Behind `constexpr i64 kVectorsPerScale`: loads of 16 bytes hold 8 elements.
+// Behind the constants kVectorsPerScale, kAdds and kYOut: loads of 16 bytes hold 8 elements.
 constexpr const char* kSource = R"(
-extern "C" __global__ void floor_vector(const void* __restrict__ x, void* __restrict__ fp4, void* __restrict__ scales, i64 vectors) {
-    const i64 i = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
+struct Tensors { void *x, *residual, *y, *fp4, *scales; };
+template <u32 kVectors>
+NQ_DEVICE void move(const Tensors& t, i64 vectors) {
+    const i64 i = kVectors * (static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x);
     if (i >= vectors) return;
-    u32 v[4];
-    load_128(v, byte_offset(x, 16 * i));
-    store_32(byte_offset(fp4, 4 * i), v[0] ^ v[1] ^ v[2] ^ v[3]);
-    if (i % kVectorsPerScale == 0) store_8(byte_offset(scales, i / kVectorsPerScale), v[0]);
+    u32 v[4 * kVectors], r[4 * kVectors], codes[kVectors];
+    for (u32 n = 0; n < kVectors; ++n) load_128(v + 4 * n, byte_offset(t.x, 16 * (i + n)));
+    for (u32 n = 0; kAdds && n < kVectors; ++n) load_written_128(r + 4 * n, byte_offset(t.residual, 16 * (i + n)));
+    for (u32 n = 0; n < kVectors; ++n) {
+        const u32* w = v + 4 * n;
+        codes[n] = w[0] ^ w[1] ^ w[2] ^ w[3];
+        if (kAdds) codes[n] ^= r[4 * n] ^ r[4 * n + 1] ^ r[4 * n + 2] ^ r[4 * n + 3];  // what is not used is not loaded
+        if (kAdds) store_128(byte_offset(t.residual, 16 * (i + n)), w[0], w[1], w[2], w[3]);
+        if (kYOut) store_128(byte_offset(t.y, 16 * (i + n)), w[0], w[1], w[2], w[3]);
+    }
+    if (kVectors == 1) store_32(byte_offset(t.fp4, 4 * i), codes[0]);
+    else store_64(byte_offset(t.fp4, 4 * i), codes[0], codes[kVectors - 1]);
+    if (i % kVectorsPerScale == 0) store_8(byte_offset(t.scales, i / kVectorsPerScale), v[0]);
 }
-extern "C" __global__ void floor_granule(const void* __restrict__ x, void* __restrict__ fp4, void* __restrict__ scales, i64 vectors) {
-    const i64 i = 2 * (static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x);
-    if (i >= vectors) return;
-    u32 v[8];
-    load_128(v, byte_offset(x, 16 * i));
-    load_128(v + 4, byte_offset(x, 16 * i + 16));
-    store_64(byte_offset(fp4, 4 * i), v[0] ^ v[1] ^ v[2] ^ v[3], v[4] ^ v[5] ^ v[6] ^ v[7]);
-    if (i % kVectorsPerScale == 0) store_8(byte_offset(scales, i / kVectorsPerScale), v[0]);
-}
+extern "C" __global__ void floor_vector(const __grid_constant__ Tensors t, i64 vectors) { move<1>(t, vectors); }
+extern "C" __global__ void floor_granule(const __grid_constant__ Tensors t, i64 vectors) { move<2>(t, vectors); }
 extern "C" __global__ void empty() {}
 )";
 
@@ -37,13 +41,15 @@ constexpr unsigned kBlockThreads = 256;
 
 }  // namespace
 
-Result<FloorKernels> FloorKernels::load(Device& device, const Nvrtc& nvrtc, std::uint32_t block_size) {
+Result<FloorKernels> FloorKernels::load(Device& device, const Nvrtc& nvrtc, const nq_problem& problem) {
     const auto arch = target_for(device.facts().capability, nvrtc.version, nvrtc.archs);
     if (!arch) return arch.error();
     const auto compiled = compile(nvrtc,
                                   fmt::format("#include <normquant/memory.cuh>\nusing namespace normquant;\n"
-                                              "constexpr i64 kVectorsPerScale = {};\n{}",
-                                              block_size / 8, kSource),
+                                              "constexpr i64 kVectorsPerScale = {};\n"
+                                              "constexpr bool kAdds = {}, kYOut = {};\n{}",
+                                              problem.block_size / 8, problem.op == NQ_OP_ADD_RMSNORM,
+                                              (problem.flags & NQ_PROBLEM_Y_OUT) != 0, kSource),
                                   *arch);
     if (!compiled) return compiled.error();
     const Driver& driver = *device.driver();
@@ -72,14 +78,13 @@ FloorKernels::~FloorKernels() {
     if (library_ != nullptr) device_->driver()->cuLibraryUnload(library_);
 }
 
-Outcome FloorKernels::launch(FloorKernel which, CUdeviceptr x, CUdeviceptr fp4, CUdeviceptr scales,
-                             std::int64_t elements) const {
+Outcome FloorKernels::launch(FloorKernel which, FloorTensors tensors, std::int64_t elements) const {
     const auto index = static_cast<std::size_t>(which);
     std::int64_t vectors = elements / 8;
     const std::int64_t threads = which == FloorKernel::vector    ? vectors
                                  : which == FloorKernel::granule ? vectors / 2
                                                                  : 1;
-    void* arguments[] = {&x, &fp4, &scales, &vectors};
+    void* arguments[] = {&tensors, &vectors};
     CUlaunchConfig config = {};
     config.gridDimX = static_cast<unsigned>((threads + kBlockThreads - 1) / kBlockThreads);
     config.gridDimY = config.gridDimZ = 1;

@@ -174,9 +174,10 @@ Outcome time_launches(Device& device, const nq_kernel* kernel, const nq_problem&
     if (Outcome sized = check(nq_fp4_bytes(&problem, 1, &fp4_bytes)); !sized) return sized;
     if (Outcome sized = check(nq_scale_bytes(&problem, 1, &scale_bytes)); !sized) return sized;
     const std::vector<unsigned char> zeros(std::size_t{problem.hidden} * 4);
-    const auto x = device.upload(zeros), weight = device.upload(zeros), fp4 = device.allocate(fp4_bytes),
-               scales = device.allocate(scale_bytes);
-    for (const auto* buffer : {&x, &weight, &fp4, &scales}) {
+    const auto x = device.upload(zeros), weight = device.upload(zeros), residual = device.upload(zeros), y = device.upload(zeros),
+               fp4 = device.allocate(fp4_bytes), scales = device.allocate(scale_bytes),
+               scales_linear = device.allocate(problem.hidden / problem.block_size);
+    for (const auto* buffer : {&x, &weight, &residual, &y, &fp4, &scales, &scales_linear}) {
         if (!*buffer) return buffer->error();
     }
     nq_tensors tensors = NQ_TENSORS_INIT;
@@ -185,6 +186,9 @@ Outcome time_launches(Device& device, const nq_kernel* kernel, const nq_problem&
     tensors.weight = weight->pointer();
     tensors.fp4 = fp4->pointer();
     tensors.scales = scales->pointer();
+    if (problem.op == NQ_OP_ADD_RMSNORM) tensors.residual = residual->pointer();
+    if ((problem.flags & NQ_PROBLEM_Y_OUT) != 0) tensors.y_out = y->pointer();
+    if (problem.scale_layout == NQ_LAYOUT_BOTH) tensors.scales_linear = scales_linear->pointer();
 
     // What the driver is asked for, in the driver's words.
     const auto graph =
@@ -192,9 +196,17 @@ Outcome time_launches(Device& device, const nq_kernel* kernel, const nq_problem&
     if (!graph) return graph.error();
     const auto node = graph->kernel_node();
     if (!node) return node.error();
-    CUlaunchAttribute cluster = {};
-    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    cluster.value.clusterDim = {node->cluster[0], node->cluster[1], node->cluster[2]};
+    std::vector<CUlaunchAttribute> attributes;
+    if (node->cluster != std::array{1u, 1u, 1u}) {
+        CUlaunchAttribute& cluster = attributes.emplace_back();
+        cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        cluster.value.clusterDim = {node->cluster[0], node->cluster[1], node->cluster[2]};
+    }
+    if ((problem.flags & NQ_PROBLEM_OVERLAP) != 0 && device.facts().capability.major >= 9) {
+        CUlaunchAttribute& overlap = attributes.emplace_back();
+        overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        overlap.value.programmaticStreamSerializationAllowed = 1;
+    }
     CUlaunchConfig config = {};
     config.gridDimX = node->grid[0];
     config.gridDimY = node->grid[1];
@@ -203,10 +215,8 @@ Outcome time_launches(Device& device, const nq_kernel* kernel, const nq_problem&
     config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = node->shared_bytes;
     config.hStream = device.stream();
-    if (node->cluster != std::array{1u, 1u, 1u}) {
-        config.attrs = &cluster;
-        config.numAttrs = 1;
-    }
+    config.attrs = attributes.data();
+    config.numAttrs = static_cast<unsigned>(attributes.size());
     const Driver& driver = *device.driver();
     const auto time_ours = [&] {
         return batch(

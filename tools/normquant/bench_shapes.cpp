@@ -64,6 +64,9 @@ Outcome fill(Device& device, const Sets& sets, const std::vector<unsigned char>&
     return device.outcome(driver.cuStreamSynchronize(nullptr), "filling the inputs");
 }
 
+bool adds(const nq_problem& problem) { return problem.op == NQ_OP_ADD_RMSNORM; }
+bool writes_y(const nq_problem& problem) { return (problem.flags & NQ_PROBLEM_Y_OUT) != 0; }
+
 std::size_t bytes_of(nq_status (*query)(const nq_problem*, std::int64_t, std::size_t*), const nq_problem& problem,
                      std::int64_t rows) {
     std::size_t bytes = 0;
@@ -106,7 +109,8 @@ Spread spread(std::vector<double> values) {
 std::uint64_t moved_bytes(const nq_problem& problem, std::int64_t rows) {
     const std::uint64_t elements = static_cast<std::uint64_t>(rows) * problem.hidden;
     const std::uint64_t weight = std::uint64_t{problem.hidden} * (problem.weight_dtype == NQ_FP32 ? 4 : 2);
-    return 2 * elements + weight + elements / 2 + elements / problem.block_size;
+    const std::uint64_t rows_of_16_bits = 1 + (adds(problem) ? 2 : 0) + (writes_y(problem) ? 1 : 0);
+    return 2 * rows_of_16_bits * elements + weight + elements / 2 + elements / problem.block_size;
 }
 
 Result<unsigned> sets_for(const ShapeQuery& query, std::uint64_t l2_bytes) {
@@ -137,13 +141,18 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
 
     // Kernels first: a bad plan override ends this before memory is taken.
     for (const std::uint32_t layout : query.layouts) {
-        for (const std::uint32_t threads : query.threads) result.candidates.push_back({layout, threads, {}, {}});
+        for (const std::uint32_t threads : query.threads) {
+            for (const bool overlap : {false, true}) {
+                if (!overlap || query.overlap) result.candidates.push_back({layout, threads, overlap, {}, {}});
+            }
+        }
     }
     std::vector<const nq_kernel*> kernels;
     std::size_t scale_bytes = 0;
     for (const Candidate& candidate : result.candidates) {
         nq_problem asked = problem;
         asked.scale_layout = candidate.layout;
+        if (candidate.overlap) asked.flags |= NQ_PROBLEM_OVERLAP;
         nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
         options.stream = device.stream();
         options.threads_per_row = candidate.threads;
@@ -164,6 +173,14 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
     if (!fp4) return fp4.error();
     const auto scales = Sets::allocate(device, *sets, scale_bytes);
     if (!scales) return scales.error();
+    const std::uint64_t row_bytes = static_cast<std::uint64_t>(elements) * 2, linear_bytes = static_cast<std::uint64_t>(elements) / problem.block_size;
+    const auto residual = Sets::allocate(device, *sets, adds(problem) ? row_bytes : 1);
+    if (!residual) return residual.error();
+    const auto y = Sets::allocate(device, *sets, writes_y(problem) ? row_bytes : 1);
+    if (!y) return y.error();
+    const bool both = std::ranges::count(query.layouts, std::uint32_t{NQ_LAYOUT_BOTH}) != 0;
+    const auto scales_linear = Sets::allocate(device, *sets, both ? linear_bytes : 1);
+    if (!scales_linear) return scales_linear.error();
     // A copy reads one half of what is to be moved, and writes the other.
     const std::uint64_t half = result.bytes / 2, second_half = round_up(half, 512);
     const auto copies = Sets::allocate(device, *sets, second_half + half);
@@ -171,7 +188,7 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
     Random random(2688);
     const auto distinct = static_cast<std::size_t>(std::min(query.rows, kDistinctRows)) * problem.hidden;
     const std::vector<unsigned char> rows = random_tensor(distinct, 0, problem.dtype, random);
-    for (const Sets* filled : {&*x, &*copies}) {
+    for (const Sets* filled : {&*x, &*residual, &*copies}) {
         if (const Outcome done = fill(device, *filled, rows); !done) return done.error();
     }
     const auto weight = device.upload(random_tensor(problem.hidden, 1, problem.weight_dtype, random));
@@ -187,7 +204,7 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
     for (const FloorKernel which : {FloorKernel::vector, FloorKernel::granule, FloorKernel::empty}) {
         const Outcome captured = capture([&](unsigned i) {
             const unsigned set = i % *sets;
-            return floor.launch(which, (*x)[set], (*fp4)[set], (*scales)[set], elements);
+            return floor.launch(which, {(*x)[set], (*residual)[set], (*y)[set], (*fp4)[set], (*scales)[set]}, elements);
         });
         if (!captured) return captured.error();
     }
@@ -206,6 +223,10 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
             tensors.weight = weight->pointer();
             tensors.fp4 = reinterpret_cast<void*>((*fp4)[set]);
             tensors.scales = reinterpret_cast<void*>((*scales)[set]);
+            if (adds(problem)) tensors.residual = reinterpret_cast<void*>((*residual)[set]);
+            if (writes_y(problem)) tensors.y_out = reinterpret_cast<void*>((*y)[set]);
+            if (result.candidates[c].layout == NQ_LAYOUT_BOTH) tensors.scales_linear = reinterpret_cast<void*>((*scales_linear)[set]);
+            if (result.candidates[c].overlap) tensors.flags |= NQ_TENSORS_CONSTANT_WEIGHT;
             return check(nq_launch(kernels[c], &tensors, device.stream()));
         });
         if (!captured) return captured.error();
@@ -215,7 +236,7 @@ Result<ShapeTimes> time_shape(Device& device, nq_context* context, const FloorKe
         result.candidates[c].launch.arguments = nullptr;  // the graph's, which ends here
     }
     auto before = TimedGraph::capture(device, kMostLaunches,
-                                      [&](unsigned) { return floor.launch(FloorKernel::empty, 0, 0, 0, 0); });
+                                      [&](unsigned) { return floor.launch(FloorKernel::empty, {}, 0); });
     if (!before) return before.error();
 
     const auto times = take_turns(graphs, *before, query.replays);

@@ -29,16 +29,18 @@ struct ShapeQuery {
     InputsFrom inputs = InputsFrom::memory;
     std::vector<std::uint32_t> layouts;
     std::vector<std::uint32_t> threads;  // a row; 0 for what normquant chooses
+    bool overlap = false;                // each once more with launches that overlap
     std::uint32_t variant = NQ_VARIANT_THROUGHPUT, cluster = 0;  // of the others
     unsigned replays = 0;
 };
 
-// Bytes that a launch must read and write: rows, weight, codes and scales, without padding.
+// Bytes that a launch must read and write: all rows, weight, codes and scales once, without padding.
 std::uint64_t moved_bytes(const nq_problem& problem, std::int64_t rows);
 
 struct Candidate {
     std::uint32_t layout = NQ_LAYOUT_LINEAR;
     std::uint32_t threads = 0;
+    bool overlap = false;
     KernelNode launch;
     Spread microseconds;
 };

@@ -19,6 +19,9 @@ struct Choice {
 
 constexpr Choice kDtypes[] = {{"fp16", NQ_FP16}, {"bf16", NQ_BF16}};
 constexpr Choice kLayouts[] = {{"linear", NQ_LAYOUT_LINEAR}, {"swizzled", NQ_LAYOUT_SWIZZLED}};
+constexpr Choice kAllLayouts[] = {
+    {"linear", NQ_LAYOUT_LINEAR}, {"swizzled", NQ_LAYOUT_SWIZZLED}, {"both", NQ_LAYOUT_BOTH}};
+constexpr Choice kOps[] = {{"rmsnorm", NQ_OP_RMSNORM}, {"add_rmsnorm", NQ_OP_ADD_RMSNORM}};
 constexpr Choice kScales[] = {{"e4m3", NQ_SCALE_E4M3}, {"ue8m0", NQ_SCALE_UE8M0}};
 constexpr Choice kBlocks[] = {{"16", 16}, {"32", 32}};
 constexpr Choice kFormats[] = {{"nvfp4", NQ_SCALE_E4M3}, {"mxfp4", NQ_SCALE_UE8M0}};
@@ -70,6 +73,12 @@ Result<std::uint32_t> parse_layout(std::string_view option, const std::string& t
     return choose(option, text, kLayouts);
 }
 
+Result<std::uint32_t> parse_any_layout(std::string_view option, const std::string& text) {
+    return choose(option, text, kAllLayouts);
+}
+
+Result<std::uint32_t> parse_op(std::string_view option, const std::string& text) { return choose(option, text, kOps); }
+
 Result<Format> parse_format(const std::string& format, const std::string& block, const std::string& scale) {
     const auto base = choose("--format", format, kFormats);
     if (!base) return base.error();
@@ -87,9 +96,11 @@ Result<Format> parse_format(const std::string& format, const std::string& block,
     return result;
 }
 
+const char* op_name(std::uint32_t op) { return name_of(op, kOps); }
+
 const char* dtype_name(std::uint32_t dtype) { return dtype == NQ_FP32 ? "fp32" : name_of(dtype, kDtypes); }
 
-const char* layout_name(std::uint32_t layout) { return name_of(layout, kLayouts); }
+const char* layout_name(std::uint32_t layout) { return name_of(layout, kAllLayouts); }
 
 const char* scale_name(std::uint32_t scale_format) { return name_of(scale_format, kScales); }
 

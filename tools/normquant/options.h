@@ -25,6 +25,8 @@ Result<float> parse_float(std::string_view option, const std::string& text);
 
 Result<std::uint32_t> parse_dtype(std::string_view option, const std::string& text);   // fp16, bf16
 Result<std::uint32_t> parse_layout(std::string_view option, const std::string& text);  // linear, swizzled
+Result<std::uint32_t> parse_any_layout(std::string_view option, const std::string& text);  // and both
+Result<std::uint32_t> parse_op(std::string_view option, const std::string& text);  // rmsnorm, add_rmsnorm
 
 struct Format {
     std::uint32_t block_size = 16;
@@ -33,6 +35,7 @@ struct Format {
 // nvfp4 or mxfp4, whose block size and scale format a non-empty `block` or `scale` replaces.
 Result<Format> parse_format(const std::string& format, const std::string& block, const std::string& scale);
 
+const char* op_name(std::uint32_t op);
 const char* dtype_name(std::uint32_t dtype);
 const char* layout_name(std::uint32_t layout);
 const char* scale_name(std::uint32_t scale_format);
