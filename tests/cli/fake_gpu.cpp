@@ -143,7 +143,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return make(context, live.contexts); }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    return device == 0 ? make(context, live.contexts) : CUDA_ERROR_INVALID_DEVICE;
+}
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice) {
     --live.contexts;

@@ -524,7 +524,7 @@ class _DLManagedTensorVersioned(ctypes.Structure):
 
 
 _DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # kDLCPU, kDLCUDAHost; kDLCUDA, kDLCUDAManaged
-_DL_READ_ONLY = 1
+_DL_NO_OUTPUT = 0x1 | 0x2  # DLPACK_FLAG_BITMASK_READ_ONLY; _IS_COPIED, where what is written is lost
 _DL_DTYPES = {(0, 8, 1): "int8", (0, 16, 1): "int16", (0, 32, 1): "int32", (1, 8, 1): "uint8", (1, 16, 1): "uint16", (2, 16, 1): "float16",
               (2, 32, 1): "float32", (4, 16, 1): "bfloat16", (10, 8, 1): "float8_e4m3fn", (14, 8, 1): "float8_e8m0fnu",
               (17, 4, 2): "float4_e2m1fn_x2"}
@@ -545,7 +545,7 @@ def _from_dlpack(name, value, device, stream):
         managed = _DLManagedTensorVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
             raise ValueError(f"{name} is exported as DLPack {managed.major}.{managed.minor}; accepted: 1")
-        tensor, readonly = managed.dl_tensor, readonly or bool(managed.flags & _DL_READ_ONLY)
+        tensor, readonly = managed.dl_tensor, readonly or bool(managed.flags & _DL_NO_OUTPUT)
     else:
         tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[:tensor.ndim])
