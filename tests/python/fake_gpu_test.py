@@ -158,14 +158,15 @@ class Arrays(support.TestCase):
             return rmsnorm_fp4quant(InterfaceArray(self.x, 0x50), InterfaceArray(self.weight, stream_of_weight), *out,
                                     global_scale=InterfaceArray(self.scale), **kwargs)
 
-        self.assert_refused(normquant.Error, "input has __cuda_array_interface__ alone, which means the current CUDA context; there is none", call)
+        self.assert_refused(normquant.Error, "input has __cuda_array_interface__ alone, which means .*; there is none in this thread",
+                            call)
         with normquant._Current(0):
             call()
             self.assert_bytes(memory, expected)
             call(stream=0x50)
             self.assert_refused(ValueError, "weight was written on stream 0x60, and the kernel is launched on 0x50", call, 0x60)
             self.assert_refused(ValueError, "input was written on stream 0x50, and the kernel is launched on 0x0", call, stream=0)
-            self.assert_refused(ValueError, "stream is None and x is a .*InterfaceArray; accepted: a stream", rmsnorm_fp4quant,
+            self.assert_refused(ValueError, "stream is None and input is a .*InterfaceArray; accepted: a stream", rmsnorm_fp4quant,
                                 InterfaceArray(self.x), InterfaceArray(self.weight), *out)
 
     def test_cupy(self):
@@ -206,9 +207,10 @@ class Arrays(support.TestCase):
         memory, out = self.outputs(DlpackArray)
         rmsnorm_fp4quant(Array(self.x), Array(self.weight), *out, global_scale=Array(self.scale), stream=0)
         self.assert_bytes(memory, rmsnorm_fp4quant(self.x, self.weight, global_scale=self.scale, dtype="bf16"))
-        self.assert_refused(ValueError, "y_fp4 is read-only", rmsnorm_fp4quant, Array(self.x), Array(self.weight), Array(memory[0]), out[1], stream=0)
-        self.assert_refused(ValueError, "residual is read-only", add_rmsnorm_fp4quant, Array(self.x), Array(self.residual), Array(self.weight),
-                            *out, stream=0)
+        self.assert_refused(ValueError, "y_fp4 is read-only", rmsnorm_fp4quant, Array(self.x), Array(self.weight), Array(memory[0]),
+                            out[1], stream=0)
+        self.assert_refused(ValueError, "residual is read-only", add_rmsnorm_fp4quant, Array(self.x), Array(self.residual),
+                            Array(self.weight), *out, stream=0)
 
     def test_errors(self):
         x, weight, scale = DlpackArray(self.x), DlpackArray(self.weight), DlpackArray(self.scale)
@@ -219,12 +221,14 @@ class Arrays(support.TestCase):
         aligned = aligned[-aligned.ctypes.data % 64:]
         off = aligned[8:8 + 6 * 256].view(np.uint16).reshape(6, 128)
         for error, pattern, args, kwargs in (
-                (ValueError, r"y_fp4 is None and x is a .*DlpackArray; accepted: an array to write to", (x, weight), {}),
-                (ValueError, r"stream is None and x is a .*DlpackArray; accepted: a stream", (x, weight, fp4, scales), {"stream": None}),
+                (ValueError, r"y_fp4 is None, and .* like a .*DlpackArray; accepted: one to write to", (x, weight), {}),
+                (ValueError, r"stream is None and input is a .*Array; accepted: a stream", (x, weight, fp4, scales), {"stream": None}),
                 (TypeError, r"stream is a builtins.str; accepted: a handle", (x, weight, fp4, scales), {"stream": "0"}),
                 (ValueError, r"weight is in host memory; accepted: on GPU 0, as input", (x, self.weight, fp4, scales), {}),
-                (ValueError, r"weight is on GPU 1; accepted: on GPU 0, as input", (x, DlpackArray(self.weight, device=(2, 1)), fp4, scales), {}),
-                (ValueError, r"weight is on GPU 0; accepted: in host memory, as input", (self.x, weight), {"stream": None, "dtype": "bf16"}),
+                (ValueError, r"weight is on GPU 1; accepted: on GPU 0, as input",
+                 (x, DlpackArray(self.weight, device=(2, 1)), fp4, scales), {}),
+                (ValueError, r"weight is on GPU 0; accepted: in host memory, as input", (self.x, weight),
+                 {"stream": None, "dtype": "bf16"}),
                 (ValueError, r"input is on a device of DLPack's type 10; accepted", (DlpackArray(self.x, device=(10, 0)), weight), {}),
                 (ValueError, r"y_fp4 is read-only", (x, weight, readonly, scales), {}),
                 (ValueError, r"block_scale is DLPack type \(12, 8, 1\); accepted: uint8, float8_e4m3fn",
@@ -235,8 +239,8 @@ class Arrays(support.TestCase):
                  tuple(DlpackArray(one.array, one.dtype, (2, 7)) for one in (x, weight, fp4, scales)), {})):
             with self.subTest(pattern):
                 self.assert_refused(error, pattern, rmsnorm_fp4quant, *args, **{"stream": 0, **kwargs})
-        self.assert_refused(ValueError, "nq_tensors.rstd is .*; accepted: NULL but for nq_reference", quantize, x, weight, fp4=fp4, scales=scales,
-                            rstd=DlpackArray(np.ones(6, np.float32)), global_scale=scale, stream=0)
+        self.assert_refused(ValueError, "nq_tensors.rstd is .*; accepted: NULL but for nq_reference", quantize, x, weight, fp4=fp4,
+                            scales=scales, rstd=DlpackArray(np.ones(6, np.float32)), global_scale=scale, stream=0)
 
 
 class Contexts(support.TestCase):

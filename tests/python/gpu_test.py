@@ -317,10 +317,10 @@ class OtherLibraries(GpuTestCase):
                 return self.tensor.__dlpack__(**keywords)
 
         self.assert_works(Wrapped)
-        self.assert_refused(ValueError, "stream is None and x is a .*Wrapped; accepted: a stream", rmsnorm_fp4quant, Wrapped(self.x),
+        self.assert_refused(ValueError, "stream is None and input is a .*Wrapped; accepted: a stream", rmsnorm_fp4quant, Wrapped(self.x),
                             Wrapped(self.weight))
-        self.assert_refused(ValueError, "y_fp4 is None and x is a .*Wrapped; accepted: an array to write to", rmsnorm_fp4quant, Wrapped(self.x),
-                            Wrapped(self.weight), stream=0)
+        self.assert_refused(ValueError, "y_fp4 is None, and .* like a .*Wrapped; accepted: one to write to", rmsnorm_fp4quant,
+                            Wrapped(self.x), Wrapped(self.weight), stream=0)
 
     def test_cuda_array_interface(self):
         class Wrapped:
@@ -352,16 +352,19 @@ class Errors(GpuTestCase):
                 (ValueError, r"input is on meta; accepted: cuda, cpu", (x.to("meta"), weight), {}),
                 (ValueError, r"input is float32; accepted: float16, bfloat16", (x.float(), weight), {}),
                 (ValueError, r"weight is float16; accepted: bfloat16, float32", (x, weight.half()), {}),
-                (ValueError, r"global_scale is bfloat16 of shape \(1,\); accepted: float32", (x, weight), {"global_scale": scale().bfloat16()}),
+                (ValueError, r"global_scale is bfloat16 of shape \(1,\); accepted: float32", (x, weight),
+                 {"global_scale": scale().bfloat16()}),
                 (ValueError, r"input has the shape \(2048,\)", (x[0], weight), {}),
                 (ValueError, r"weight has the shape \(1024,\)", (x, weight[:1024]), {}),
                 (ValueError, r"y_fp4 has the shape \(6, 2048\); accepted: \(6, 1024\)", (x, weight, filled(6, 2048)), {}),
-                (ValueError, r"block_scale is float8_e5m2; accepted: uint8, float8_e4m3fn", (x, weight, None, filled(6, 128, dtype=torch.float8_e5m2)), {}),
+                (ValueError, r"block_scale is float8_e5m2; accepted: uint8, float8_e4m3fn",
+                 (x, weight, None, filled(6, 128, dtype=torch.float8_e5m2)), {}),
                 (ValueError, r"block_scale has the shape \(6, 128\) .*; accepted: 16384 adjacent bytes", (x, weight, None, filled(6, 128)),
                  {"is_sf_swizzled_layout": True}),
                 (ValueError, r"input has the strides \(1, 2048\)", (normal(2048, 2048).t(), weight), {}),
                 (ValueError, r"input has the strides \(0, 1\)", (x[:1].expand(6, 2048), weight), {}),
-                (normquant.ArgumentError, r"NQ_ERR_MISALIGNED: nq_tensors.x is .*; accepted: addresses", (normal(6, 4096)[:, 4:2052], weight), {}),
+                (normquant.ArgumentError, r"NQ_ERR_MISALIGNED: nq_tensors.x is .*; accepted: addresses",
+                 (normal(6, 4096)[:, 4:2052], weight), {}),
                 (normquant.ArgumentError, r"NQ_ERR_MISALIGNED: nq_tensors.x_stride is 2052", (normal(6, 2052)[:, :2048], weight), {}),
                 (normquant.ArgumentError, r"nq_problem.block_size is 64; accepted: 16, 32", (x, weight), {"block_size": 64}),
                 (TypeError, r"weight is a builtins.NoneType", (x, None), {})):

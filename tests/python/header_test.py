@@ -97,7 +97,8 @@ class Header(support.TestCase):
             expected = [] if parameters == "void" else [" ".join(parameter.split()) for parameter in parameters.split(",")]
             self.assertEqual((name, len(takes)), (name, len(expected)))
             for kind, parameter in zip(takes, expected):
-                self.assertEqual((parameter, ctypes.sizeof(kind)), (parameter, 4 if re.match(r"(uint32_t|nq_status) \w+$", parameter) else 8))
+                size = 4 if re.match(r"(uint32_t|nq_status) \w+$", parameter) else 8
+                self.assertEqual((parameter, ctypes.sizeof(kind)), (parameter, size))
 
     def test_the_library_is_of_the_header(self):
         self.assertEqual(normquant.Library(LIBRARY).c.nq_version(), normquant.NQ_VERSION)

@@ -44,11 +44,12 @@ class MlDtypes(support.TestCase):
 
     def test_errors(self):
         x, weight = np.ones((2, 64), ml_dtypes.bfloat16), np.ones(64, ml_dtypes.bfloat16)
-        for pattern, kwargs in ((r"scales is float8_e5m2; accepted: uint8, float8_e4m3fn", {"scales": np.empty((2, 4), ml_dtypes.float8_e5m2)}),
-                                (r"scales is float8_e4m3fn; accepted: uint8, float8_e8m0fnu",
-                                 {"scales": np.empty((2, 4), ml_dtypes.float8_e4m3fn), "scale_format": "ue8m0"}),
-                                (r"fp4 is float4_e2m1fn; accepted: uint8, float4_e2m1fn_x2", {"fp4": np.empty((2, 32), ml_dtypes.float4_e2m1fn)}),
-                                (r'x is bfloat16 with dtype="fp16"', {"dtype": "fp16"})):
+        for pattern, kwargs in (
+                (r"scales is float8_e5m2; accepted: uint8, float8_e4m3fn", {"scales": np.empty((2, 4), ml_dtypes.float8_e5m2)}),
+                (r"scales is float8_e4m3fn; accepted: uint8, float8_e8m0fnu",
+                 {"scales": np.empty((2, 4), ml_dtypes.float8_e4m3fn), "scale_format": "ue8m0"}),
+                (r"fp4 is float4_e2m1fn; accepted: uint8, float4_e2m1fn_x2", {"fp4": np.empty((2, 32), ml_dtypes.float4_e2m1fn)}),
+                (r'x is bfloat16 with dtype="fp16"', {"dtype": "fp16"})):
             with self.subTest(pattern):
                 self.assert_refused(ValueError, pattern, normquant.quantize, x, weight, **kwargs)
         self.assert_refused(ValueError, "weight is float16; accepted: bfloat16, float32", normquant.quantize, x, np.ones(64, np.float16))

@@ -296,7 +296,8 @@ class Quantize(support.TestCase):
         for count, used in ((4, 4), (0, 0), (-3, 0), (9, 6)):
             fp4, scales = filled((6, 64)), filled((6, 8))
             quantize(self.x, self.weight, fp4=fp4, scales=scales, device_rows=np.array([count], np.int32))
-            self.assertEqual((fp4[:used].tobytes(), scales[:used].tobytes()), (expected.fp4[:used].tobytes(), expected.scales[:used].tobytes()))
+            self.assertEqual((fp4[:used].tobytes(), scales[:used].tobytes()),
+                             (expected.fp4[:used].tobytes(), expected.scales[:used].tobytes()))
             self.assertTrue((fp4[used:] == 0xEE).all() and (scales[used:] == 0xEE).all())
 
     def test_padding_may_be_kept(self):
@@ -376,7 +377,8 @@ class Quantize(support.TestCase):
                 (ValueError, r"scales has the shape \(6, 4\); accepted: \(6, 8\)", (x, weight), {"scales": filled((6, 4))}),
                 (ValueError, r"scales has the shape \(48,\) .*; accepted: 1024 adjacent bytes", (x, weight),
                  {"scales": filled(48), "layout": "swizzled"}),
-                (ValueError, r"scales_linear is given; accepted: None but for both layouts", (x, weight), {"scales_linear": filled((6, 8))}),
+                (ValueError, r"scales_linear is given; accepted: None but for both layouts", (x, weight),
+                 {"scales_linear": filled((6, 8))}),
                 (ValueError, r"rstd has the shape \(5,\)", (x, weight), {"rstd": np.empty(5, np.float32)}),
                 (ValueError, r"layout is 'tiled'; accepted: 'linear', 'swizzled', 'both'", (x, weight), {"layout": "tiled"}),
                 (ValueError, r"scale_format is 'e5m2'; accepted: 'e4m3', 'ue8m0'", (x, weight), {"scale_format": "e5m2"}),
@@ -419,7 +421,7 @@ class FindingTheLibrary(support.TestCase):
 
     def test_where_it_is_looked_for(self):
         show = "print(normquant.load(*sys.argv[1:]).path)"
-        self.assertRegex(self.run_python(show), r"^OSError: libnormquant.so.0: .*looked for as libnormquant.so and libnormquant.so.0 beside "
+        self.assertRegex(self.run_python(show), r"^OSError: .*looked for as libnormquant.so and libnormquant.so.0 beside "
                          r".*python/normquant.py, then by the loader\. Set NORMQUANT_LIBRARY")
         loader = self.folder / "loader"
         loader.mkdir()

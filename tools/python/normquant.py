@@ -8,24 +8,26 @@ SPDX-License-Identifier: Apache-2.0
     fp4, scales = normquant.add_rmsnorm_fp4quant(x, residual, weight, is_sf_swizzled_layout=True)
     out = normquant.quantize(x, weight, weight_bias_one=True, layout="both")  # everything that the library can do
 
-Where the arrays lie decides where it runs: in host memory (numpy, tensors of PyTorch on the CPU, __dlpack__) on the CPU reference, which
-blocks until done; on a GPU (PyTorch, CuPy, JAX: __dlpack__ or __cuda_array_interface__) as one kernel on the current stream of the
-library that x belongs to. PyTorch and CuPy have one that can be asked for; any other library needs the argument `stream`: a handle, or an object
-with __cuda_stream__, cuda_stream or ptr. Both write the same bytes. All arrays of a call are on one device; nothing is ever copied: rows may
-have a stride, a batch dimension of x another, and what cannot be addressed that way is refused. There is no autograd. Arrays of a library
-that neither orders its memory by the stream nor is PyTorch or CuPy must be kept until the kernel has run.
+Where the arrays lie decides where it runs. In host memory (numpy, PyTorch on the CPU, __dlpack__): on the CPU reference, which blocks until
+done. On a GPU (PyTorch, CuPy, JAX: __dlpack__ or __cuda_array_interface__): as one kernel on the current stream of x's library. PyTorch
+and CuPy tell theirs; any other library needs the argument `stream`, a handle or an object with __cuda_stream__, cuda_stream or ptr. Both
+write the same bytes. All arrays of a call are on one device, and none is ever copied: rows may have a stride, and batches of x another;
+what cannot be addressed so is refused. There is no autograd.
 
-Outputs that are None are allocated by x's library: PyTorch, CuPy, and numpy for whatever else is in host memory. JAX has no arrays to write to:
-its arrays are inputs, and outputs are given. Outputs of PyTorch have FlashInfer's types; elsewhere codes and scales are uint8.
+PyTorch and CuPy reuse memory in the order of their current stream. Arrays of others, and those of a call with an explicit `stream`, must be
+kept until the kernel has run.
+
+Outputs that are None are allocated: by PyTorch or CuPy if x is theirs, by numpy for whatever else is in host memory. JAX has no arrays to
+write to: its arrays are inputs, and outputs are given. Outputs of PyTorch have FlashInfer's types; elsewhere codes and scales are uint8.
 
 numpy has bfloat16 with the package ml_dtypes; without, pass uint16 words and dtype="bf16".
 
-The first call of a problem on a device reads the kernel cache or compiles; call it once, or Context.prepare, before a CUDA graph is captured.
-The functions share one context, default_context(), made at the first call on a GPU; set_default_context() replaces it by one with options of yours.
+The first call of a problem on a device reads the kernel cache or compiles: make it, or call Context.prepare, before capturing a CUDA graph.
+The functions share default_context(), made at the first call on a GPU; set_default_context() replaces it by one with options of yours.
 
-The library is the one given to load(), else that of NORMQUANT_LIBRARY, else libnormquant.so beside this file, else the loader's.
-Errors that the library finds are normquant.Error with its status; bad arguments are ValueError in either case, TypeError for what is no array.
-The classes below the constants are the C API of normquant.h, which documents them, for those who hold addresses rather than arrays.
+The library is the one given to load(), else that of NORMQUANT_LIBRARY, else libnormquant.so beside this file, else the loader's. What it
+refuses or cannot do is a normquant.Error with its status. Bad arguments are ValueError whoever finds them, TypeError what is no array.
+Problem, Tensors, Context and Library are the C API of normquant.h, which documents it, for those who have addresses rather than arrays.
 """
 
 import ctypes
@@ -35,7 +37,8 @@ import pathlib
 import sys
 import threading
 import warnings
-from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import (CFUNCTYPE, POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64,
+                    c_void_p)
 from math import prod
 from typing import Any, NamedTuple, Optional
 
@@ -77,7 +80,7 @@ class _Struct(ctypes.Structure):
     _initial_ = {}
 
     def __init__(self, **fields):
-        unknown = fields.keys() - {name for name, _ in self._fields_}
+        unknown = fields.keys() - type(self).__dict__.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
         super().__init__(**{"struct_size": ctypes.sizeof(type(self)), **self._initial_, **fields})
@@ -273,8 +276,8 @@ class Context:
         self.library.check(self.library.c.nq_context_create(byref(self._options), byref(self._handle)))
 
     def close(self):
-        """Unloads the kernels: none of their launches may be in flight, graphs included. Not done by the garbage collector, which cannot know
-        that; a program may also end without it."""
+        """Unloads the kernels: none of their launches may be in flight, graphs included. Not done by the garbage collector, which cannot
+        know that; a program may end without."""
         self.library.c.nq_context_destroy(self._handle)
         self._handle = c_void_p()
 
@@ -394,8 +397,8 @@ def _current_device(name):
     """Where an array of __cuda_array_interface__ is taken to lie, as that does not tell: on the device of the current context."""
     device = c_int()
     if _driver().cuCtxGetDevice(byref(device)) != 0:
-        raise Error(NQ_ERR_NO_CONTEXT, "NQ_ERR_NO_CONTEXT", f"{name} has __cuda_array_interface__ alone, which means the current CUDA context; "
-                    "there is none in this thread")
+        raise Error(NQ_ERR_NO_CONTEXT, "NQ_ERR_NO_CONTEXT", f"{name} has __cuda_array_interface__ alone, which means the current CUDA "
+                    "context; there is none in this thread")
     return device.value
 
 
@@ -410,11 +413,11 @@ def _stream_handle(stream):
     raise TypeError(f"stream is a {_type_name(stream)}; accepted: a handle as int, or an object with __cuda_stream__, cuda_stream or ptr")
 
 
-def _stream_of(x, device, stream):
+def _stream_of(name, x, device, stream):
     """The stream to launch on."""
     if device is None:
         if stream is not None:
-            raise ValueError("stream is given and x is in host memory; accepted: None there")
+            raise ValueError(f"stream is given and {name} is in host memory; accepted: None there")
         return None
     if stream is not None:
         return _stream_handle(stream)
@@ -426,7 +429,7 @@ def _stream_of(x, device, stream):
             return cupy.cuda.get_current_stream().ptr
     named = getattr(x, "__cuda_array_interface__", {}).get("stream") if not hasattr(x, "__dlpack__") else None
     if named is None:
-        raise ValueError(f"stream is None and x is a {_type_name(x)}; accepted: a stream (0 for the default one), because normquant "
+        raise ValueError(f"stream is None and {name} is a {_type_name(x)}; accepted: a stream (0 for the default one), because normquant "
                          "does not know the current one of that library")
     return named
 
@@ -460,9 +463,10 @@ def _is(module, kind, value):
 def _device_of(name, value):
     """None for host memory, else the ordinal of the GPU."""
     if _is("torch", "Tensor", value):
-        if value.device.type in ("cuda", "cpu"):
-            return value.device.index if value.device.type == "cuda" else None
-        raise ValueError(f"{name} is on {value.device}; accepted: cuda, cpu")
+        device = value.device
+        if device.type in ("cuda", "cpu"):
+            return device.index if device.type == "cuda" else None
+        raise ValueError(f"{name} is on {device}; accepted: cuda, cpu")
     if _is("numpy", "ndarray", value):
         return None
     if hasattr(value, "__dlpack_device__"):
@@ -480,7 +484,7 @@ def _read(name, value, stream):
     """The argument as an _Array, usable by what is put on the stream."""
     device = _device_of(name, value)
     if _is("torch", "Tensor", value):
-        dtype = str(value.dtype).partition(".")[2]
+        dtype = str(value.dtype)[len("torch."):]
         return _Array(name, value.data_ptr(), tuple(value.shape), value.stride(), dtype, device, False, value)
     if _is("numpy", "ndarray", value):
         return _from_interface(name, value, value.__array_interface__, device)
@@ -489,7 +493,8 @@ def _read(name, value, stream):
     interface = value.__cuda_array_interface__
     used_on = interface.get("stream")
     if used_on is not None and used_on != (stream or 1):  # 1 is the legacy default stream
-        raise ValueError(f"{name} was written on stream {used_on:#x}, and the kernel is launched on {stream:#x}; accepted: arrays of one stream")
+        raise ValueError(f"{name} was written on stream {used_on:#x}, and the kernel is launched on {stream:#x}; "
+                         "accepted: arrays of one stream")
     return _from_interface(name, value, interface, device)
 
 
@@ -514,8 +519,9 @@ def _from_interface(name, value, interface, device):
 
 
 class _DLTensor(ctypes.Structure):  # dlpack.h
-    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8), ("bits", c_uint8),
-                ("lanes", c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)), ("byte_offset", c_uint64)]
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8),
+                ("bits", c_uint8), ("lanes", c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
+                ("byte_offset", c_uint64)]
 
 
 class _DLManagedTensorVersioned(ctypes.Structure):
@@ -551,7 +557,8 @@ def _from_dlpack(name, value, device, stream):
     shape = tuple(tensor.shape[:tensor.ndim])
     strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else tuple(prod(shape[i + 1:]) for i in range(tensor.ndim))
     kind = (tensor.code, tensor.bits, tensor.lanes)
-    return _Array(name, (tensor.data or 0) + tensor.byte_offset, shape, strides, _DL_DTYPES.get(kind, f"DLPack type {kind}"), device, readonly, capsule)
+    dtype = _DL_DTYPES.get(kind, f"DLPack type {kind}")
+    return _Array(name, (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, device, readonly, capsule)
 
 
 def _empty(name, like, device, shape, dtype):
@@ -567,8 +574,7 @@ def _empty(name, like, device, shape, dtype):
     if device is None:
         import numpy
         return numpy.empty(shape, numpy.uint8)
-    raise ValueError(f"{name} is None and x is a {_type_name(like)}; accepted: an array to write to, because normquant cannot make one of that "
-                     "library's")
+    raise ValueError(f"{name} is None, and there is no way known to make an array like a {_type_name(like)}; accepted: one to write to")
 
 
 # ---- The operation --------------------------------------------------------------------------------------------------------
@@ -614,7 +620,7 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
     """
     named = {"x": "x", "fp4": "fp4", "scales": "scales", "scales_linear": "scales_linear", **(names or {})}
     device = _device_of(named["x"], x)
-    handle = _stream_of(x, device, stream)
+    handle = _stream_of(named["x"], x, device, stream)
     keepers = []  # until the launch has returned
 
     def read(name, value, written=False):
@@ -641,6 +647,7 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
                       weight_dtype=_float_type(weights, words, (x_type, NQ_FP32)), block_size=block_size, scale_format=scale_format,
                       scale_layout=layout, flags=(NQ_PROBLEM_WEIGHT_BIAS_ONE if weight_bias_one else 0) |
                       (NQ_PROBLEM_Y_OUT if y_out is not None else 0) | (NQ_PROBLEM_OVERLAP if overlap else 0))
+    context = context or _context
     library = context.library if context else load()
     scale_bytes = library.scale_bytes(problem, rows)  # checks the problem, too
 
@@ -650,7 +657,8 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
     tensors.x_stride, tensors.batch_rows, tensors.x_batch_stride = _row_strides(rows_of, lead, hidden, batches=True)
     tensors.weight = _vector(weights, hidden)
 
-    for name, value, written in (("residual", residual, residual_out is None), ("residual_out", residual_out, True), ("y_out", y_out, True)):
+    for name, value, written in (("residual", residual, residual_out is None), ("residual_out", residual_out, True),
+                                 ("y_out", y_out, True)):
         if value is not None:
             array = read(name, value, written)
             _float_type(array, words, (x_type,))
@@ -733,9 +741,12 @@ def _row_strides(array, lead, width, batches=False):
     steps = [(count, stride) for count, stride in zip(lead, array.strides) if count > 1]
     if len(steps) == 2 and steps[0][1] == steps[1][0] * steps[1][1]:
         del steps[0]  # batches one after the other
-    if (width > 1 and array.strides[-1] != 1) or (steps and steps[-1][1] < width) or (len(steps) == 2 and (not batches or steps[0][1] <= 0)):
-        raise ValueError(f"{array.name} has the strides {array.strides}; accepted: adjacent elements in a row, and rows at equal distances of at "
-                         f"least {width} elements{', and batches likewise' if batches else ''}: it is not copied")
+    adjacent = width == 1 or array.strides[-1] == 1
+    apart = not steps or steps[-1][1] >= width
+    batched = len(steps) < 2 or (batches and steps[0][1] > 0)
+    if not (adjacent and apart and batched):
+        raise ValueError(f"{array.name} has the strides {array.strides}; accepted: adjacent elements in a row, and rows at equal distances "
+                         f"of at least {width} elements{', and batches likewise' if batches else ''}: it is not copied")
     if len(steps) == 2:
         return steps[1][1], steps[1][0], steps[0][1]
     return (steps[0][1] if steps else 0), 0, 0
@@ -786,7 +797,8 @@ def rmsnorm_fp4quant(input, weight, y_fp4=None, block_scale=None, global_scale=N
 
     Parameters, allocation, shapes and types are FlashInfer's: y_fp4 float4_e2m1fn_x2; block_scale like input with hidden/block_size
     columns, or flat where swizzled, float8_e4m3fn for "e4m3" and uint8 for "ue8m0" (uint8 throughout outside PyTorch). enable_pdl None
-    or True: programmatic dependent launch where the device has it; that is another kernel to prepare than with False. `dtype` and `stream` as in quantize().
+    or True: programmatic dependent launch where the device has it, by another kernel than with False, to be prepared as well. `dtype` and
+    `stream` are quantize()'s.
 
     On purpose other than there:
       global_scale is documented here as it works in both: it multiplies, y = code * scale / global_scale. With "ue8m0" it is not
@@ -813,7 +825,7 @@ def add_rmsnorm_fp4quant(input, residual, weight, y_fp4=None, block_scale=None, 
     Returns (y_fp4, block_scale), or with output_both_sf_layouts (y_fp4, block_scale, block_scale_unswizzled), the scales swizzled and
     linear; without it block_scale_unswizzled is not looked at. y_out, like input, receives the normed rows.
 
-    Differs on purpose as rmsnorm_fp4quant does, and: the row is normalized from the sum as it is stored, rounded to 16 bits, where FlashInfer
+    Differs on purpose as rmsnorm_fp4quant does, and: a row is normalized from the sum as it is stored, rounded to 16 bits, where FlashInfer
     squares the unrounded one; a residual with strides is updated where it lies.
     """
     out = quantize(input, weight, residual=residual, global_scale=_read_global_scale(global_scale, scale_format, block_size), eps=eps,
