@@ -6,6 +6,7 @@
 # cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC. Nothing else of the toolkit is needed.
 readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96)
 readonly NVDISASM_WHEEL=nvidia-cuda-nvdisasm==13.5.37
+readonly NUMPY_WHEELS=(numpy ml-dtypes) # whichever version this python3 can use: bytes alone are compared
 readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
 readonly LIBRARIES=(libfmt-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2)
 
@@ -165,6 +166,25 @@ provide_nvdisasm() {
     else
         say "NOT RUN: sass_test will be skipped, as there is no nvdisasm of CUDA 13 here and $NVDISASM_WHEEL could not be fetched"
     fi
+}
+
+has_numpy() { python3 -c 'import ml_dtypes, numpy' 2>/dev/null; }
+
+# provide_numpy: finds or fetches numpy and ml_dtypes for the python3 that runs the tests, and exports PYTHONPATH. The tests of normquant.py
+# alone need them, and are skipped without.
+provide_numpy() {
+    local wheels=$PWD/build/numpy version
+    has_numpy && return
+    local path=$wheels${PYTHONPATH:+:$PYTHONPATH}
+    if ! PYTHONPATH=$path has_numpy; then
+        version=$(python3 -c 'import platform; print(platform.python_version())') # pip may be another's
+        say "fetching ${NUMPY_WHEELS[*]} from PyPI into $wheels (20 MB)"
+        if ! (fetch_wheels "$wheels" "${NUMPY_WHEELS[@]}" --python-version "$version") || ! PYTHONPATH=$path has_numpy; then
+            say "NOT RUN: most tests of normquant.py will be skipped, as ${NUMPY_WHEELS[*]} are not here and could not be fetched"
+            return
+        fi
+    fi
+    export PYTHONPATH=$path
 }
 
 # build PRESET

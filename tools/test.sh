@@ -36,6 +36,7 @@ links_fuzzer() {
 install_packages
 provide_cuda 12080 # the headers that the build needs
 provide_nvdisasm
+provide_numpy
 build ci
 case ${1:-} in
 --nightly)

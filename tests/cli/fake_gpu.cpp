@@ -32,7 +32,7 @@ struct Balance {
     }
 };
 Balance live;
-CUcontext current = nullptr;
+thread_local std::vector<CUcontext> current;  // a stack
 int handle;  // its address stands for every other object
 
 struct Kernel {
@@ -144,7 +144,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return make(context, live.contexts); }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    return device == 0 ? make(context, live.contexts) : CUDA_ERROR_INVALID_DEVICE;
+}
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice) {
     --live.contexts;
@@ -152,18 +154,25 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice) {
 }
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
-    *context = current;
+    *context = current.empty() ? nullptr : current.back();
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPushCurrent(CUcontext context) {
-    current = context;
+    current.push_back(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext* context) {
+    if (current.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = current.back();
+    current.pop_back();
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {
     *device = 0;
-    return CUDA_SUCCESS;
+    return current.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetId(CUcontext, unsigned long long* id) {
@@ -363,6 +372,7 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         {"cuDevicePrimaryCtxRelease", reinterpret_cast<void*>(&cuDevicePrimaryCtxRelease)},
         {"cuCtxGetCurrent", reinterpret_cast<void*>(&cuCtxGetCurrent)},
         {"cuCtxPushCurrent", reinterpret_cast<void*>(&cuCtxPushCurrent)},
+        {"cuCtxPopCurrent", reinterpret_cast<void*>(&cuCtxPopCurrent)},
         {"cuCtxGetDevice", reinterpret_cast<void*>(&cuCtxGetDevice)},
         {"cuCtxGetId", reinterpret_cast<void*>(&cuCtxGetId)},
         {"cuStreamCreate", reinterpret_cast<void*>(&cuStreamCreate)},

@@ -23,7 +23,9 @@ import pathlib
 import statistics
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[2] / "tools/python")]
+
+import normquant
 
 SHAPES = ["2048x32768", "4096x16384", "7168x16384", "16384x8192", "512x131072", "7168x1024", "4096x1", "7168x1", "7168x64"]
 EPS = 1e-6
@@ -86,13 +88,14 @@ class Data:
         return codes.clone(), scales.clone()
 
 
-def ours(library, data):
-    kernel = library.prepare(data.hidden)
-    tensors = [library.tensors(data.rows, EPS, x.data_ptr(), data.weight.data_ptr(), data.global_scale.data_ptr(), fp4.data_ptr(),
-                               scales.data_ptr()) for x, fp4, scales in zip(data.x, data.fp4, data.scales)]
+def ours(context, data):
+    kernel = context.prepare(normquant.Problem(hidden=data.hidden))
+    tensors = [normquant.Tensors(rows=data.rows, eps=EPS, x=x.data_ptr(), weight=data.weight.data_ptr(),
+                                 global_scale=data.global_scale.data_ptr(), fp4=fp4.data_ptr(), scales=scales.data_ptr())
+               for x, fp4, scales in zip(data.x, data.fp4, data.scales)]
 
     def run(i):
-        library.launch(kernel, tensors[i % data.sets], torch.cuda.current_stream().cuda_stream)
+        context.launch(kernel, tensors[i % data.sets], torch.cuda.current_stream().cuda_stream)
     return run
 
 
@@ -197,9 +200,9 @@ def differences(data, mine, peer):
     return found, None
 
 
-def compare(library, hidden, rows, rounds, properties):
+def compare(context, hidden, rows, rounds, properties):
     data = Data(hidden, rows, properties.L2_cache_size)
-    run_ours = ours(library, data)
+    run_ours = ours(context, data)
     mine = data.outputs(run_ours)
 
     graphs, names, left_out = [Graph(run_ours, data.launches)], [], []
@@ -250,19 +253,18 @@ def main():
         sys.exit(f"compare.py: {error}; PyTorch and Triton are needed")
     if not torch.cuda.is_available():
         sys.exit("compare.py: PyTorch finds no GPU")
-    import binding
 
     torch.cuda.init()
     torch.empty(1, device="cuda")  # makes the context current, for normquant
     properties = torch.cuda.get_device_properties(0)
-    library = binding.Library(arguments.library)
+    context = normquant.Context(normquant.Library(arguments.library))
     out = sys.stderr if arguments.json else sys.stdout
     print(f"{properties.name}, PyTorch {torch.__version__}, Triton {triton.__version__}; bf16 to NVFP4, linear scales", file=out)
     print(f"{'H':>6} {'M':>7} {'inputs':<7} {'us':>8} {'Triton':>8} {'ratio':>6} {'compile':>8} {'ratio':>6}  "
           "differ: scales, codes (Triton; torch.compile)   Triton's best", file=out)
     results = []
     for hidden, rows in arguments.shape or map(parse_shape, SHAPES):
-        result = compare(library, hidden, rows, arguments.rounds, properties)
+        result = compare(context, hidden, rows, arguments.rounds, properties)
         results.append(result)
         if result["failures"]:
             print(f"{hidden:>6} {rows:>7} NOT THE SAME: {'; '.join(result['failures'])}", file=out)
