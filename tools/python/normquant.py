@@ -64,7 +64,7 @@ NQ_OP_RMSNORM, NQ_OP_ADD_RMSNORM = 0, 1
 NQ_FP16, NQ_BF16, NQ_FP32 = 0, 1, 2
 NQ_SCALE_E4M3, NQ_SCALE_UE8M0 = 0, 1
 NQ_LAYOUT_LINEAR, NQ_LAYOUT_SWIZZLED, NQ_LAYOUT_BOTH = 0, 1, 2
-NQ_PROBLEM_WEIGHT_BIAS_ONE, NQ_PROBLEM_Y_OUT, NQ_PROBLEM_OVERLAP = 0x1, 0x2, 0x4
+NQ_PROBLEM_WEIGHT_BIAS_ONE, NQ_PROBLEM_Y_OUT, NQ_PROBLEM_OVERLAP, NQ_PROBLEM_DEVICE_ROWS, NQ_PROBLEM_BATCHES = 0x1, 0x2, 0x4, 0x8, 0x10
 NQ_TENSORS_KEEP_PADDING, NQ_TENSORS_CONSTANT_WEIGHT = 0x1, 0x2
 NQ_LOG_DEFAULT, NQ_LOG_DEBUG, NQ_LOG_INFO, NQ_LOG_WARN, NQ_LOG_ERROR, NQ_LOG_OFF = 0, 1, 2, 3, 4, 5
 NQ_JIT_DEFAULT, NQ_JIT_ON, NQ_JIT_OFF = 0, 1, 2
@@ -600,7 +600,8 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
              overlap=False, constant_weight=False, keep_padding=False, dtype=None, stream=None, context=None, threads=0, names=None):
     """RMSNorm of the rows of x, then FP4 with block scales: everything of nq_problem and nq_tensors, which say more of each.
 
-    x              [M, H] or [B, S, H], fp16 or bf16; any row stride of at least H, any batch stride
+    x              [M, H] or [B, S, H], fp16 or bf16; any row stride of at least H, any batch stride (a kernel of
+                   its own, unless the batches are one after the other)
     weight         [H], of x's type or fp32; weight_bias_one: stored as w - 1
     residual       like x: x is added to it first; the sum is written to it, or to residual_out where that is given
     global_scale   one fp32 in the memory of x, read when the kernel runs: the encode scale, 448 * 6 / max|y|; not with "ue8m0"
@@ -608,7 +609,7 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
     layout         "linear": scales [M, H/block] or [B, S, H/block]; "swizzled": 128x4 tiles, flat; "both": the latter, and scales_linear
     fp4            [M, H/2] or [B, S, H/2] bytes; this and the scales are allocated where they are None
     y_out          like x: the normed rows are written here as well
-    device_rows    one int32 in the memory of x, read when the kernel runs: the rows that count, at most M
+    device_rows    one int32 in the memory of x, read when the kernel runs: the rows that count, at most M; a kernel of its own
     sum_of_squares, rstd   [M] fp32, on the CPU only: the inner results
     overlap        the kernel may begin while the one before it ends (programmatic dependent launch); constant_weight: and fetch the weight
     keep_padding   leave the padding of swizzled scales as it is, instead of writing 0
@@ -642,11 +643,13 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
     weights = read("weight", weight)
     scale_format = _choice("scale_format", scale_format or ("ue8m0" if block_size == 32 else "e4m3"), _SCALE_FORMATS)
     layout = _choice("layout", layout, _LAYOUTS)
+    x_stride, batch_rows, x_batch_stride = _row_strides(rows_of, lead, hidden, batches=True)
 
     problem = Problem(op=NQ_OP_RMSNORM if residual is None else NQ_OP_ADD_RMSNORM, hidden=hidden, dtype=x_type,
                       weight_dtype=_float_type(weights, words, (x_type, NQ_FP32)), block_size=block_size, scale_format=scale_format,
                       scale_layout=layout, flags=(NQ_PROBLEM_WEIGHT_BIAS_ONE if weight_bias_one else 0) |
-                      (NQ_PROBLEM_Y_OUT if y_out is not None else 0) | (NQ_PROBLEM_OVERLAP if overlap else 0))
+                      (NQ_PROBLEM_Y_OUT if y_out is not None else 0) | (NQ_PROBLEM_OVERLAP if overlap else 0) |
+                      (NQ_PROBLEM_DEVICE_ROWS if device_rows is not None else 0) | (NQ_PROBLEM_BATCHES if batch_rows else 0))
     context = context or _context
     library = context.library if context else load()
     scale_bytes = library.scale_bytes(problem, rows)  # checks the problem, too
@@ -654,7 +657,7 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
     tensors = Tensors(rows=rows, eps=eps, flags=(NQ_TENSORS_KEEP_PADDING if keep_padding else 0) |
                       (NQ_TENSORS_CONSTANT_WEIGHT if constant_weight else 0))
     tensors.x = rows_of.address
-    tensors.x_stride, tensors.batch_rows, tensors.x_batch_stride = _row_strides(rows_of, lead, hidden, batches=True)
+    tensors.x_stride, tensors.batch_rows, tensors.x_batch_stride = x_stride, batch_rows, x_batch_stride
     tensors.weight = _vector(weights, hidden)
 
     for name, value, written in (("residual", residual, residual_out is None), ("residual_out", residual_out, True),
