@@ -59,7 +59,8 @@ NQ_DEVICE void rmsnorm_fp4_staged(const Config& config, const Block& block, cons
     const u32 all_rows = rows_of(config, params), blocks = blocks_of_row(config);
     // Rows of less than a warp come in one copy where they lie one behind the other, which is worth more.
     const bool fours = config.swizzled && threads >= 32 && blocks % kTileBlocks == 0;
-    const bool adjacent = !fours && !in_batches(config, params) && params.x_stride == config.hidden && (!config.add || params.residual_stride == config.hidden);
+    const bool adjacent = layout.group_rows > 1 && !fours && !in_batches(config, params) && params.x_stride == config.hidden &&
+                          (!config.add || params.residual_stride == config.hidden);
     const u32 first_slot = (block.index() * groups + group) * layout.group_rows;
     const RowOrder order(all_rows, block.blocks() * groups * layout.group_rows, fours);
     const auto start_copy = [&](u32 turn, u32 buffer) {
