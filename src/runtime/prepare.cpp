@@ -1,6 +1,7 @@
 #include "runtime/prepare.h"
 
 #include "runtime/parallel.h"
+#include "runtime/record.h"
 
 #include <fmt/format.h>
 
@@ -182,6 +183,17 @@ bool refused(Context& context, const Error& error, const Cubins& cubins) {
                                [&](const VariantCubin& variant) { return variant.cubin->compiler != own; });
 }
 
+// What was asked for, found or not: a warm-up makes it. It knows no plan overrides.
+void record_request(Context& context, const Problem& problem, ComputeCapability capability, const PlanOverride& plan,
+                    const Result<Cubins>& cubins) {
+    if (plan != PlanOverride{}) return;
+    if (cubins) {
+        record(context, problem, cubins->arch);
+    } else if (const Result<Arch> target = target_for(capability, std::nullopt, {})) {
+        record(context, problem, *target);
+    }
+}
+
 Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver> driver,
                                  const DeviceContext& device_context, const Problem& problem, const KernelKey& key) {
     return context.process().kernel_flights.run(key, [&]() -> Result<const Kernel*> {
@@ -190,6 +202,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
         Result<Device> device = device_of(*driver, device_context);
         if (!device) return std::move(device).error();
         Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.plan);
+        record_request(context, problem, device->capability, key.plan, cubins);
         if (!cubins) return std::move(cubins).error();
         const auto load = [&] {
             return Kernel::load(driver, problem, device_context, *device, cubins->arch, cubins->variants);
