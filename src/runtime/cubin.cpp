@@ -7,6 +7,7 @@
 #include "problem/option_values.h"
 #include "runtime/context.h"
 #include "runtime/dump.h"
+#include "support/profiler_range.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -100,20 +101,16 @@ std::string command_to_add(Context& context, const CubinRequest& request) {
     return warmup_command(request.asked, request.arch) + (bundle.empty() ? "" : " --bundle " + quoted(bundle));
 }
 
-// The PTX is a result that the compile has in any case.
-Result<Compiled> compile_and_dump(Context& context, const CubinRequest& request, const Nvrtc& nvrtc) {
-    const bool dumped = !context.config().dump_dir.empty();
-    Result<Compiled> compiled = compile(nvrtc, request.source, request.arch, {.options = {}, .ptx = dumped});
-    if (dumped) dump(context, request, nvrtc, compiled);
-    return compiled;
-}
-
 Timed compile_now(Context& context, const CubinRequest& request, const Nvrtc& nvrtc) {
     const auto begin = std::chrono::steady_clock::now();
-    Result<Compiled> compiled = compile_and_dump(context, request, nvrtc);
+    const ProfilerRange range(fmt::format("compile {} for {}, {}", request.problem, request.arch.name(), name(request.plan.variant)));
+    const bool dumped = !context.config().dump_dir.empty();
+    // The PTX is a result that the compile has in any case.
+    Result<Compiled> compiled = compile(nvrtc, request.source, request.arch, {.options = {}, .ptx = dumped});
     const auto nanoseconds =
         static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1));
     Counters& counters = context.process().counters;
+    if (dumped) dump(context, request, nvrtc, compiled);
     add(counters.compile_ns, nanoseconds);
     add(compiled ? counters.compiles : counters.failed_compiles);
     return {std::move(compiled), nanoseconds};

@@ -2,6 +2,7 @@
 
 #include "runtime/parallel.h"
 #include "runtime/record.h"
+#include "support/profiler_range.h"
 
 #include <fmt/format.h>
 
@@ -197,6 +198,7 @@ void record_request(Context& context, const Problem& problem, ComputeCapability 
 Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver> driver,
                                  const DeviceContext& device_context, const Problem& problem, const KernelKey& key) {
     return context.process().kernel_flights.run(key, [&]() -> Result<const Kernel*> {
+        const ProfilerRange range("prepare " + key.problem);
         // An earlier flight may have landed since the caller looked.
         if (const Kernel* kernel = context.find(key)) return kernel;
         Result<Device> device = device_of(*driver, device_context);
@@ -205,6 +207,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
         record_request(context, problem, device->capability, key.plan, cubins);
         if (!cubins) return std::move(cubins).error();
         const auto load = [&] {
+            const ProfilerRange loading("load " + key.problem);
             return Kernel::load(driver, problem, device_context, *device, cubins->arch, cubins->variants);
         };
         auto kernel = load();

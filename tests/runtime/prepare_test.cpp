@@ -258,7 +258,7 @@ TEST_CASE("JIT off: a miss says what was looked for and where") {
 
     // No warm-up makes what an override asks for.
     nq_prepare_options override = NQ_PREPARE_OPTIONS_INIT;
-    override.threads_per_row = 16;
+    override.threads_per_row = 512;
     CHECK(nq_prepare(context.get(), &problem, &override, &kernel) == NQ_ERR_NOT_PREPARED);
     CHECK(contains(last_error(), "JIT is off"));
     CHECK_FALSE(contains(last_error(), "To add"));
@@ -280,7 +280,7 @@ TEST_CASE("what is prepared is recorded once, overrides excepted") {
     ::unsetenv("NORMQUANT_RECORD");
     const nq_problem problem = make_problem();
     nq_prepare_options override = NQ_PREPARE_OPTIONS_INIT;
-    override.threads_per_row = 16;
+    override.threads_per_row = 512;
     prepare(first.get(), problem, &override);
     CHECK(recorded().empty());
     prepare(first.get(), problem);
