@@ -5,8 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
+#include <string_view>
 
 namespace nq {
 namespace {
@@ -27,7 +26,8 @@ Outcome add_line(const FileOps& files, const std::string& path, const std::strin
             const auto bytes = read_up_to(files, present.fd.get(), kMaxBytes);
             if (!bytes) return io_error("read", path, errno);
             if (bytes->size() == kMaxBytes) return Error{NQ_ERR_CACHE_IO, fmt::format("{} has {} bytes: it is full", path, kMaxBytes), {}};
-            if (std::ranges::search(*bytes, line).begin() != bytes->end()) return Unit{};
+            const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+            if (text.find(line) != std::string_view::npos) return Unit{};
             break;
         }
         case OpenedFile::Status::wrong_kind:

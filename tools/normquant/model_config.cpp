@@ -99,10 +99,10 @@ Outcome check_is_rms_norm(const Config& config, const std::string& type) {
 
 // q_norm and k_norm.
 Result<std::uint64_t> head_dim(const Config& config, const Family& family, std::uint64_t hidden) {
-    const auto said = config.count("head_dim");
+    auto said = config.count("head_dim");
     if (!said || *said != 0) return said;
     if (family.head_dim != 0) return family.head_dim;
-    const auto heads = config.count("num_attention_heads");
+    auto heads = config.count("num_attention_heads");
     if (!heads) return heads;
     return *heads != 0 ? hidden / *heads : 0;
 }

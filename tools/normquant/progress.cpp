@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -50,7 +51,7 @@ void Progress::draw(const std::string& text) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     const double rate = seconds > 0 ? static_cast<double>(done_) / seconds : 0;
     const std::uint64_t total = std::max(total_, done_);
-    const auto left = rate > 0 ? static_cast<std::uint64_t>(static_cast<double>(total - done_) / rate + 0.5) : 0;
+    const auto left = rate > 0 ? static_cast<std::uint64_t>(std::ceil(static_cast<double>(total - done_) / rate)) : 0;
     const auto filled = static_cast<std::size_t>(kBar * done_ / total);
     std::string line = fmt::format("[{:=<{}}{:{}}] {}/{}  {:.1f}/s  {}:{:02} left  {}", "", filled, "", kBar - filled, done_,
                                    total, rate, left / 60, left % 60, text);
@@ -60,7 +61,7 @@ void Progress::draw(const std::string& text) {
 }
 
 void Progress::clear() {
-    if (terminal_ && done_ != 0) fmt::print(stderr, "\r\033[K");
+    if (terminal_ && done_ != 0) std::fputs("\r\033[K", stderr);
 }
 
 }  // namespace nq::cli

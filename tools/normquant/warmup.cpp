@@ -100,10 +100,13 @@ struct Results {
 
 Outcome compile_group(Context& context, const WarmupPlan::Group& group, Results& results, Progress& progress) {
     std::vector<nq_problem> problems;
+    problems.reserve(group.problems.size());
     for (const Problem& problem : group.problems) problems.push_back(problem_to_c(problem));
     std::vector<std::string> names;
+    names.reserve(group.archs.size());
     for (const Arch& arch : group.archs) names.push_back(arch.name());
     std::vector<const char*> archs;
+    archs.reserve(names.size());
     for (const std::string& name : names) archs.push_back(name.c_str());
     return precompile(context, problems.data(), problems.size(), archs, 0, [&](const nq_precompile_event& event) {
         results.add(problems[event.problem_index], event, progress);

@@ -67,7 +67,7 @@ public:
                 plan.left_out.push_back(fmt::format("{}: {} {}: lengths from 16 to {} have kernels", path, norm.name, norm.hidden, kMaxHidden));
                 continue;
             }
-            if (const Outcome added = add(lists_of(norm, *model, lists), &plan.left_out); !added) return added;
+            if (Outcome added = add(lists_of(norm, *model, lists), &plan.left_out); !added) return added;
         }
         return Unit{};
     }
