@@ -2,7 +2,6 @@
 
 #include "errors.h"
 #include "metadata.h"
-#include "problem/problem.h"
 
 #include <fmt/core.h>
 

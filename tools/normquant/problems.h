@@ -13,7 +13,7 @@ class App;
 
 namespace nq::cli {
 
-// As typed. What is empty, the two first excepted, means its default: rmsnorm, bf16, same, 0, off.
+// As typed. What is empty means nvfp4, linear, rmsnorm, bf16, same, 0, off; without hidden there is no problem.
 struct ProblemLists {
     std::vector<std::string> hidden = {};
     std::vector<std::string> archs = {};

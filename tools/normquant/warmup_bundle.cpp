@@ -21,6 +21,12 @@ std::optional<Entry> find(Context& context, const std::string& arch, const Reque
     return context.cache().find(arch, key, compiler);
 }
 
+Error gone(const RequestKey& key) {
+    return failure(fmt::format("the kernel {} went away from the cache while the bundle was made: try again, with a larger "
+                               "NORMQUANT_CACHE_SIZE if it is full",
+                               hex(key)));
+}
+
 std::uint64_t size_of(const std::string& path) {
     struct stat info {};
     return system_files().lstat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
@@ -49,7 +55,7 @@ Result<WrittenBundle> write_warm_bundle(Context& context, const WarmupPlan& plan
                     const CubinRequest request = make_request(problem, kernel, arch);
                     if (!keys.insert(request.key).second) continue;
                     const auto entry = find(context, arch.name(), request.key);
-                    if (!entry) return failure(fmt::format("the kernel {} went away from the cache: try again", hex(request.key)));
+                    if (!entry) return gone(request.key);
                     items.push_back({entry->key, entry->compiler, arch.name(), 0, 0});
                 }
             }
@@ -73,7 +79,7 @@ Result<WrittenBundle> write_warm_bundle(Context& context, const WarmupPlan& plan
             }
         }
         if (auto entry = find(context, item.arch, item.key)) return *std::move(entry);
-        return failure(fmt::format("the kernel {} went away from the cache: try again", hex(item.key)));
+        return gone(item.key);
     });
     if (!done) return done.error();
     written.bytes = size_of(path);
