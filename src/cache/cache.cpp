@@ -69,6 +69,11 @@ std::string Cache::places() const {
     return text.empty() ? "nowhere, as there is no disk cache" : "in " + text;
 }
 
+std::string Cache::first_bundle() const {
+    const auto layer = std::ranges::find_if(layers_, [](const Layer& l) { return l.bundle.has_value(); });
+    return layer != layers_.end() ? layer->path : "";
+}
+
 std::optional<Entry> Cache::find_in_bundle(Layer& layer, const RequestKey& key) {
     const Bundle& bundle = *layer.bundle;
     for (const BundleItem* item : bundle.find(key)) {

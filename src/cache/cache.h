@@ -39,6 +39,9 @@ public:
     // Where find() looks, and what is wrong with a layer: for messages.
     std::string places() const;
 
+    // The first layer that is a bundle and can be used; "" for none.
+    std::string first_bundle() const;
+
     // Layers are matched on the request key alone; the root on the compiler as well, unless none is given. Counts a hit.
     std::optional<Entry> find(const std::string& arch, const RequestKey& key, const std::optional<CompilerId>& compiler);
 

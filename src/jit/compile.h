@@ -17,10 +17,9 @@ struct Compiled {
     std::string ptx;  // where it was asked for
 };
 
-// For tests: a cubin that was compiled with options of its own must not be cached.
 struct CompileExtras {
-    std::vector<std::string> options;
-    bool ptx = false;
+    std::vector<std::string> options;  // for tests: a cubin that was compiled with options of its own must not be cached
+    bool ptx = false;                  // also hand over the PTX, which changes nothing
 };
 
 // Options that are passed to every NVRTC; part of the request key.

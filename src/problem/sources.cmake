@@ -1,1 +1,1 @@
-set(sources arch.cpp problem.cpp)
+set(sources arch.cpp option_values.cpp problem.cpp)

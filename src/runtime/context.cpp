@@ -72,6 +72,8 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
     config.nvrtc.cuda_homes = environment.cuda_homes;
     config.nvrtc.python_environments = environment.python_environments;
     config.libcuda = choose(options->libcuda, environment.libcuda, "");
+    config.record = absolute_path(environment.record);
+    config.dump_dir = absolute_path(environment.dump_dir);
     config.log_callback = options->log_callback;
     config.log_payload = options->log_payload;
     config.log_level = options->log_level != NQ_LOG_DEFAULT ? static_cast<nq_log_level>(options->log_level)

@@ -30,6 +30,8 @@ struct ContextConfig {
     bool cache_homeless = false;  // no root, though nobody said that there should be none
     NvrtcSearch nvrtc;
     std::string libcuda;  // "" to search
+    std::string record;    // "" for none
+    std::string dump_dir;  // likewise
     nq_log_callback log_callback = nullptr;
     void* log_payload = nullptr;
     nq_log_level log_level = NQ_LOG_WARN;
@@ -75,6 +77,9 @@ struct ProcessState {
     LazyLibrary<NvrtcFile> nvrtc_file;
     LazyLibrary<Nvrtc> nvrtc;
     LazyLibrary<Driver> driver;
+
+    // One warning a process for each, however often they fail.
+    std::atomic<bool> record_failed{false}, dump_failed{false};
 
     SingleFlight<std::pair<RequestKey, Cache::Layers>, Result<SharedCubin>> cubin_flights;
     std::mutex compiled_mutex;

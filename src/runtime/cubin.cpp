@@ -4,7 +4,10 @@
 #include "jit/cubin_info.h"
 #include "jit/embedded.h"
 #include "jit/source.h"
+#include "problem/option_values.h"
 #include "runtime/context.h"
+#include "runtime/dump.h"
+#include "support/profiler_range.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -84,12 +87,30 @@ void report(Context& context, const CubinRequest& request, nq_status status, std
     context.config().compile_callback(&event, context.config().compile_payload);
 }
 
+// For a shell.
+std::string quoted(const std::string& path) {
+    constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-+:=@%,";
+    if (path.find_first_not_of(kPlain) == std::string::npos) return path;
+    std::string text = "'";
+    for (const char c : path) text += c == '\'' ? "'\\''" : std::string(1, c);
+    return text + "'";
+}
+
+std::string command_to_add(Context& context, const CubinRequest& request) {
+    const std::string bundle = context.cache().first_bundle();
+    return warmup_command(request.asked, request.arch) + (bundle.empty() ? "" : " --bundle " + quoted(bundle));
+}
+
 Timed compile_now(Context& context, const CubinRequest& request, const Nvrtc& nvrtc) {
     const auto begin = std::chrono::steady_clock::now();
-    Result<Compiled> compiled = compile(nvrtc, request.source, request.arch);
+    const ProfilerRange range(fmt::format("compile {} for {}, {}", request.problem, request.arch.name(), name(request.plan.variant)));
+    const bool dumped = !context.config().dump_dir.empty();
+    // The PTX is a result that the compile has in any case.
+    Result<Compiled> compiled = compile(nvrtc, request.source, request.arch, {.options = {}, .ptx = dumped});
     const auto nanoseconds =
         static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin) / std::chrono::nanoseconds(1));
     Counters& counters = context.process().counters;
+    if (dumped) dump(context, request, nvrtc, compiled);
     add(counters.compile_ns, nanoseconds);
     add(compiled ? counters.compiles : counters.failed_compiles);
     return {std::move(compiled), nanoseconds};
@@ -110,7 +131,7 @@ void tell(Context& context, const CubinRequest& request, const Timed& done) {
 CubinRequest make_request(const Problem& asked, const Plan& plan, const Arch& arch) {
     Problem problem = asked;
     problem.overlap = asked.overlap && features(arch).overlap;  // else it changes no code
-    CubinRequest request{canonical_text(problem), plan, arch, render_source(problem, plan, arch), {}, {}};
+    CubinRequest request{asked, canonical_text(problem), plan, arch, render_source(problem, plan, arch), {}, {}};
     KeyFields& fields = request.fields;
     fields.add("schema", kSchema);
     fields.add("problem", request.problem);
@@ -182,6 +203,10 @@ Error missing_cubins(Context& context, Error reason, const std::vector<CubinRequ
         reason.message += fmt::format(" \"{}\" for {}, {}, key {};", request.problem, request.arch.name(),
                                       name(request.plan.variant), hex(request.key));
     reason.message.back() = '.';
+    const CubinRequest& first = requests.front();
+    // What a plan override asks for, no warm-up makes.
+    if (std::ranges::count(plans_for(first.asked, first.arch), first.plan) != 0)
+        reason.message += " To add: " + command_to_add(context, first);
     return reason;
 }
 

@@ -19,7 +19,8 @@ namespace nq {
 class Context;
 
 struct CubinRequest {
-    std::string problem;  // canonical text
+    Problem asked;
+    std::string problem;  // canonical text of what the code depends on
     Plan plan;
     Arch arch;
     std::string source;

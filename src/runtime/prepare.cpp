@@ -1,6 +1,8 @@
 #include "runtime/prepare.h"
 
 #include "runtime/parallel.h"
+#include "runtime/record.h"
+#include "support/profiler_range.h"
 
 #include <fmt/format.h>
 
@@ -182,16 +184,30 @@ bool refused(Context& context, const Error& error, const Cubins& cubins) {
                                [&](const VariantCubin& variant) { return variant.cubin->compiler != own; });
 }
 
+// What was asked for, found or not: a warm-up makes it. It knows no plan overrides.
+void record_request(Context& context, const Problem& problem, ComputeCapability capability, const PlanOverride& plan,
+                    const Result<Cubins>& cubins) {
+    if (plan != PlanOverride{}) return;
+    if (cubins) {
+        record(context, problem, cubins->arch);
+    } else if (const Result<Arch> target = target_for(capability, std::nullopt, {})) {
+        record(context, problem, *target);
+    }
+}
+
 Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver> driver,
                                  const DeviceContext& device_context, const Problem& problem, const KernelKey& key) {
     return context.process().kernel_flights.run(key, [&]() -> Result<const Kernel*> {
+        const ProfilerRange range("prepare " + key.problem);
         // An earlier flight may have landed since the caller looked.
         if (const Kernel* kernel = context.find(key)) return kernel;
         Result<Device> device = device_of(*driver, device_context);
         if (!device) return std::move(device).error();
         Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.plan);
+        record_request(context, problem, device->capability, key.plan, cubins);
         if (!cubins) return std::move(cubins).error();
         const auto load = [&] {
+            const ProfilerRange loading("load " + key.problem);
             return Kernel::load(driver, problem, device_context, *device, cubins->arch, cubins->variants);
         };
         auto kernel = load();

@@ -155,6 +155,8 @@ Result<Environment> read_environment(const std::function<const char*(const char*
     out.nvrtc = reader.non_empty("NORMQUANT_NVRTC", "the path of libnvrtc");
     out.libcuda = reader.non_empty("NORMQUANT_LIBCUDA", "the path of libcuda");
     out.log_level = reader.choice("NORMQUANT_LOG", kLogLevels);
+    out.record = reader.non_empty("NORMQUANT_RECORD", "the file to record problems in").value_or("");
+    out.dump_dir = reader.non_empty("NORMQUANT_DUMP_DIR", "the directory to dump compiles to").value_or("");
     out.cache_shared = reader.choice("NORMQUANT_CACHE_SHARED", kSwitch).value_or(false);
     out.cuda_homes = named_paths(reader, {"CUDA_HOME", "CUDA_PATH"});
     out.python_environments = named_paths(reader, {"VIRTUAL_ENV", "CONDA_PREFIX"});

@@ -27,6 +27,8 @@ struct Environment {
     std::optional<std::string> nvrtc;       // NORMQUANT_NVRTC
     std::optional<std::string> libcuda;     // NORMQUANT_LIBCUDA
     std::optional<nq_log_level> log_level;  // NORMQUANT_LOG=debug|info|warn|error|off
+    std::string record;                     // NORMQUANT_RECORD: file to which prepared problems are added; "" for none
+    std::string dump_dir;                   // NORMQUANT_DUMP_DIR: directory for what each compile reads and makes; "" for none
     bool cache_shared = false;              // NORMQUANT_CACHE_SHARED=on|off: the directory may be writable by others
     std::string default_cache_dir;          // $XDG_CACHE_HOME/normquant, else $HOME/.cache/normquant, else passwd home
     std::string cache_dir_source;           // which of these chose it, for people; "" if none did

@@ -1,1 +1,1 @@
-set(sources environment.cpp file.cpp fork_mark.cpp log.cpp)
+set(sources environment.cpp file.cpp fork_mark.cpp log.cpp profiler_range.cpp)

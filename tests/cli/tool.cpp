@@ -4,11 +4,15 @@
 #include "support/temp_directory.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
@@ -48,6 +52,7 @@ public:
     Terminal& operator=(const Terminal&) = delete;
 
     std::string device() const { return ptsname(master_); }
+    int master() const { return master_; }
     void type(const std::string& text) const {
         if (write(master_, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
             throw std::runtime_error("pty");
@@ -57,22 +62,35 @@ private:
     int master_;
 };
 
-}  // namespace
+int open_for_child(const std::string& path, int flags) {
+    const int fd = open(path.c_str(), flags | O_NOCTTY | O_CLOEXEC, 0600);
+    if (fd < 0) throw std::runtime_error("open " + path);
+    return fd;
+}
 
-ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
-                    const std::optional<std::string>& typed) {
-    const TempDirectory directory;
-    const std::string out = directory / "stdout";
-    const std::string err = directory / "stderr";
+std::string text_until_end(int fd) {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t bytes = 0; (bytes = ::read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(bytes));
+    return text;
+}
+
+int exit_code_of(pid_t child) {
+    int status = 0;
+    if (waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Closes what it hands to the child: stdin, stdout, stderr.
+pid_t start(const Invocation& invocation, const std::array<int, 3>& streams) {
     std::vector<std::string> settings{"NORMQUANT_LIBCUDA=/nonexistent/libcuda.so.1", "NORMQUANT_CACHE_DIR="};
-    settings.insert(settings.end(), environment.begin(), environment.end());
+    settings.insert(settings.end(), invocation.environment.begin(), invocation.environment.end());
     std::vector<char*> argv{const_cast<char*>(NORMQUANT_TOOL)};
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    for (const std::string& argument : invocation.arguments) argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
+    // Opened by whoever runs the tests: another user may not get at its place.
+    const int program = open_for_child(NORMQUANT_TOOL, O_RDONLY);
 
-    const Terminal terminal;
-    if (typed) terminal.type(*typed);
-    const std::string in = typed ? terminal.device() : "/dev/null";
     const pid_t child = fork();
     if (child < 0) throw std::runtime_error("fork");
     if (child == 0) {
@@ -85,19 +103,67 @@ ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector
                 setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1);
             }
         }
+        if (invocation.user && (setgroups(0, nullptr) != 0 || setgid(*invocation.user) != 0 || setuid(*invocation.user) != 0)) _exit(126);
         drop_override();
-        dup2(open(in.c_str(), O_RDONLY | O_NOCTTY), STDIN_FILENO);
-        dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
-        dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
-        execv(NORMQUANT_TOOL, argv.data());
+        for (int stream = 0; stream < 3; ++stream) dup2(streams[static_cast<std::size_t>(stream)], stream);
+        fexecve(program, argv.data(), environ);
         _exit(127);
     }
-    int status = 0;
-    if (waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid");
+    close(program);
+    for (const int stream : streams) close(stream);
+    return child;
+}
+
+}  // namespace
+
+ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                    const std::optional<std::string>& typed) {
+    return run_tool(Invocation{arguments, environment, typed});
+}
+
+ToolResult run_tool(const Invocation& invocation) {
+    const TempDirectory directory;
+    const std::string out = directory / "stdout";
+    const std::string err = directory / "stderr";
+    const Terminal terminal;
+    if (invocation.typed) terminal.type(*invocation.typed);
+    const std::string in = invocation.typed ? terminal.device() : "/dev/null";
+    const pid_t child = start(invocation, {open_for_child(in, O_RDONLY), open_for_child(out, O_WRONLY | O_CREAT | O_TRUNC),
+                                           open_for_child(err, O_WRONLY | O_CREAT | O_TRUNC)});
     ToolResult result;
-    result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    result.exit_code = exit_code_of(child);
     result.out = text_of(out);
     result.err = text_of(err);
+    return result;
+}
+
+ToolResult run_tool_on_terminal(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+    const Terminal terminal;
+    const winsize size{24, 80, 0, 0};
+    if (ioctl(terminal.master(), TIOCSWINSZ, &size) != 0) throw std::runtime_error("TIOCSWINSZ");
+    const std::string device = terminal.device();
+    const pid_t child = start({arguments, environment}, {open_for_child(device, O_RDONLY), open_for_child(device, O_WRONLY),
+                                                         open_for_child(device, O_WRONLY)});
+    ToolResult result;
+    result.out = text_until_end(terminal.master());  // EIO once nobody has the other side any more
+    result.exit_code = exit_code_of(child);
+    return result;
+}
+
+ToolResult interrupt_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+    const TempDirectory directory;
+    const std::string out = directory / "stdout";
+    int pipe_ends[2];
+    if (pipe2(pipe_ends, O_CLOEXEC) != 0 || fcntl(pipe_ends[1], F_SETPIPE_SZ, 4096) < 0) throw std::runtime_error("pipe");
+    const pid_t child = start({arguments, environment}, {open_for_child("/dev/null", O_RDONLY),
+                                                         open_for_child(out, O_WRONLY | O_CREAT | O_TRUNC), pipe_ends[1]});
+    ToolResult result;
+    char first = 0;
+    if (::read(pipe_ends[0], &first, 1) != 1 || kill(child, SIGINT) != 0) throw std::runtime_error("interrupt");
+    result.err = first + text_until_end(pipe_ends[0]);
+    close(pipe_ends[0]);
+    result.exit_code = exit_code_of(child);
+    result.out = text_of(out);
     return result;
 }
 

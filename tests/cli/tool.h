@@ -1,6 +1,8 @@
 // Runs the built normquant program as a user would.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,5 +27,20 @@ struct ToolResult {
 // typed: stdin is a terminal, on which somebody has typed this.
 ToolResult run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
                     const std::optional<std::string>& typed = std::nullopt);
+
+// As run_tool, with what only some tests want.
+struct Invocation {
+    std::vector<std::string> arguments;
+    std::vector<std::string> environment = {};
+    std::optional<std::string> typed = std::nullopt;
+    std::optional<uid_t> user = std::nullopt;  // of the process, which root alone can say
+};
+ToolResult run_tool(const Invocation& invocation);
+
+// stdin, stdout and stderr are one terminal of 80 columns: what it showed is in `out`.
+ToolResult run_tool_on_terminal(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+
+// stderr is a pipe of one page, so that a program with more to say waits for its reader. SIGINT comes once it has said something.
+ToolResult interrupt_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
 }  // namespace nq::test

@@ -198,7 +198,7 @@ TEST_CASE("warmup: values that are refused") {
     refused({"warmup", "--hidden", "4096"}, "--arch");
     refused({"warmup", "--hidden", "4k", "--arch", "sm_90"}, "--hidden '4k' is not a whole number from 16 to 131072");
     refused({"warmup", "--hidden", "40", "--arch", "sm_90"}, "40");
-    refused({"warmup", "--hidden", "64", "--arch", "h100"}, "h100");
+    refused({"warmup", "--hidden", "64", "--arch", "h100x"}, "h100x");
     refused({"warmup", "--hidden", "64", "--arch", "sm_90", "--format", "fp4"}, "--format 'fp4'");
     refused({"warmup", "--hidden", "64", "--arch", "sm_90", "--weight-dtype", "int8"}, "--weight-dtype 'int8'");
     refused({"warmup", "--hidden", "64", "--arch", "sm_90", "--threads", "-2"}, "-2");

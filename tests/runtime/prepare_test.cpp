@@ -254,6 +254,43 @@ TEST_CASE("JIT off: a miss says what was looked for and where") {
     CHECK(contains(last_error(), "sm_90"));
     CHECK(contains(last_error(), world.cache_dir));
     CHECK_FALSE(contains(last_error(), "/nowhere"));
+    CHECK(last_error().ends_with(" To add: normquant warmup --hidden 4096 --arch sm_90 --format nvfp4 --layout linear"));
+
+    // No warm-up makes what an override asks for.
+    nq_prepare_options override = NQ_PREPARE_OPTIONS_INIT;
+    override.threads_per_row = 512;
+    CHECK(nq_prepare(context.get(), &problem, &override, &kernel) == NQ_ERR_NOT_PREPARED);
+    CHECK(contains(last_error(), "JIT is off"));
+    CHECK_FALSE(contains(last_error(), "To add"));
+}
+
+TEST_CASE("what is prepared is recorded once, overrides excepted") {
+    Fixture world;
+    const std::string file = world.directory / "recorded";
+    const std::string line =
+        R"({"hidden":4096,"op":"rmsnorm","dtype":"bf16","weight_dtype":"same","weight_bias":0,"format":"nvfp4","layout":"linear",)"
+        R"("y_out":"off","overlap":"off","arch":"sm_90"})"
+        "\n";
+    const auto recorded = [&] {
+        std::ifstream stream(file);
+        return std::string(std::istreambuf_iterator<char>(stream), {});
+    };
+    ::setenv("NORMQUANT_RECORD", file.c_str(), 1);
+    const ContextPtr first = world.create(), second = world.create();
+    ::unsetenv("NORMQUANT_RECORD");
+    const nq_problem problem = make_problem();
+    nq_prepare_options override = NQ_PREPARE_OPTIONS_INIT;
+    override.threads_per_row = 512;
+    prepare(first.get(), problem, &override);
+    CHECK(recorded().empty());
+    prepare(first.get(), problem);
+    prepare(second.get(), problem);
+    CHECK(recorded() == line);
+    // What it has already may come from anywhere.
+    std::ofstream(file) << "{}\n";
+    prepare(first.get(), make_problem(8192));
+    prepare(first.get(), make_problem(8192));
+    CHECK(recorded() == "{}\n" + std::string(line).replace(10, 4, "8192"));
 }
 
 TEST_CASE("an NVRTC that is too old for the GPU is named with the one needed") {

@@ -113,6 +113,10 @@ TEST_CASE("accepted values") {
     CHECK(read({{"NORMQUANT_LOG", "off"}})->log_level == NQ_LOG_OFF);
     CHECK(read({{"NORMQUANT_NVRTC", "/x/libnvrtc.so"}})->nvrtc == "/x/libnvrtc.so");
     CHECK(read({{"NORMQUANT_LIBCUDA", "libcuda.so.1"}})->libcuda == "libcuda.so.1");
+    CHECK(read({{"NORMQUANT_RECORD", "/r.json"}})->record == "/r.json");
+    CHECK(read({{"NORMQUANT_DUMP_DIR", "dump"}})->dump_dir == "dump");
+    CHECK(read({})->record.empty());
+    CHECK(read({})->dump_dir.empty());
 
     const auto both = read({{"CUDA_HOME", "/cuda-a"}, {"CUDA_PATH", "/cuda-b"}});
     CHECK(both->cuda_homes == std::vector<NamedPath>{{"CUDA_HOME", "/cuda-a"}, {"CUDA_PATH", "/cuda-b"}});
@@ -145,6 +149,8 @@ TEST_CASE("a value that cannot be parsed is named, with what is accepted") {
         {"NORMQUANT_LOG", "warning", "debug, info, warn, error, off"},
         {"NORMQUANT_NVRTC", "", "the path of libnvrtc"},
         {"NORMQUANT_LIBCUDA", "", "the path of libcuda"},
+        {"NORMQUANT_RECORD", "", "the file to record problems in"},
+        {"NORMQUANT_DUMP_DIR", "", "the directory to dump compiles to"},
     };
     for (const Row& row : rows) {
         const auto environment = read({{row.name, row.value}, {"HOME", "/home/u"}});

@@ -1,5 +1,6 @@
 #include "problem/problem.h"
 
+#include "problem/option_values.h"
 #include "problem/struct_size.h"
 
 #include "support/catch.h"
@@ -256,4 +257,28 @@ TEST_CASE("the swizzled layout gives every scale and padding slot a byte of its 
         }
     }
     CHECK(std::count(hits.begin(), hits.end(), 1) == static_cast<std::ptrdiff_t>(hits.size()));
+}
+
+TEST_CASE("a problem in the words of the command line") {
+    const Arch sm_90{9, 0, 0};
+    CHECK(warmup_command({.hidden = 4096}, sm_90) == "normquant warmup --hidden 4096 --arch sm_90 --format nvfp4 --layout linear");
+    CHECK(manifest_text({.hidden = 4096}) ==
+          R"({"hidden":4096,"op":"rmsnorm","dtype":"bf16","weight_dtype":"same","weight_bias":0,"format":"nvfp4","layout":"linear",)"
+          R"("y_out":"off","overlap":"off"})");
+    const Problem other{.op = Op::add_rmsnorm,
+                        .hidden = 64,
+                        .dtype = DType::fp16,
+                        .weight_dtype = DType::fp32,
+                        .block_size = 16,
+                        .scale_format = ScaleFormat::ue8m0,
+                        .scale_layout = ScaleLayout::both,
+                        .weight_bias_one = true,
+                        .y_out = true,
+                        .overlap = true};
+    CHECK(warmup_command(other, {10, 0, 'f'}) ==
+          "normquant warmup --hidden 64 --arch sm_100f --op add_rmsnorm --dtype fp16 --weight-dtype fp32 --weight-bias 1 "
+          "--format ue8m0/16 --layout both --y-out on --overlap on");
+    CHECK(manifest_text(other) ==
+          R"({"hidden":64,"op":"add_rmsnorm","dtype":"fp16","weight_dtype":"fp32","weight_bias":1,"format":"ue8m0/16","layout":"both",)"
+          R"("y_out":"on","overlap":"on"})");
 }

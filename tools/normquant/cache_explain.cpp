@@ -6,6 +6,7 @@
 #include "printable.h"
 #include "problems.h"
 #include "runtime/cubin.h"
+#include "targets.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -30,12 +31,7 @@ Examples:
 Exit codes: 0 done, 1 no such entry, 2 bad option.)";
 
 struct ExplainOptions {
-    ProblemLists lists{.hidden = {},
-                       .archs = {},
-                       .dtypes = {"bf16"},
-                       .formats = {"nvfp4"},
-                       .layouts = {"linear"},
-                       .weights = {"same"}};
+    ProblemLists lists{.formats = {"nvfp4"}, .layouts = {"linear"}};
     std::string variant;
     std::string against;
     ViewOptions view;
@@ -187,7 +183,8 @@ Json compare(const Json& request, const Result<NvrtcFile>& nvrtc, const Item& ot
 Result<std::vector<CubinRequest>> requests_of(const ExplainOptions& options) {
     const auto problems = problems_of(options.lists);
     if (!problems) return problems.error();
-    const auto archs = archs_of(options.lists);
+    std::vector<std::string> no_target;  // none: an NVRTC that knows every one is assumed
+    const auto archs = targets_of(options.lists.archs, nullptr, no_target);
     if (!archs) return archs.error();
     std::vector<CubinRequest> requests;
     std::string variants;
@@ -275,6 +272,7 @@ Command add_cache_explain(CLI::App& cache) {
     auto options = std::make_shared<ExplainOptions>();
     CLI::App* app = cache.add_subcommand("explain", "The key of a problem's kernels, and where they would come from");
     add_problem_options(*app, options->lists);
+    for (const char* name : {"--hidden", "--arch"}) app->get_option(name)->required();
     app->add_option("--variant", options->variant, "One plan only: throughput, latency, throughput_32b, latency_32b");
     app->add_option("--against", options->against, "An entry to compare with: the beginning of a key, or a path");
     add_view_options(*app, options->view);

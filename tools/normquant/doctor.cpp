@@ -32,42 +32,54 @@ struct DoctorOptions {
 };
 
 Result<Report> doctor(const DoctorOptions& options) {
+    const Findings findings = examine(options.cache_dir, options.compile);
+    Report report;
+    const std::size_t problems = findings.count(Severity::problem), warnings = findings.count(Severity::warning);
+    report.exit_code = problems == 0 ? kOk : kFailed;
+    report.text = fmt::format("normquant doctor: {} problem{}, {} warning{}\n", problems, problems == 1 ? "" : "s",
+                              warnings, warnings == 1 ? "" : "s") +
+                  to_text(findings);
+    report.json = {{"command", "doctor"}, {"problems", problems}, {"warnings", warnings}, {"findings", to_json(findings)}};
+    return report;
+}
+
+}  // namespace
+
+Findings examine(const std::string& cache_dir, bool compile) {
     Findings findings;
     Environment environment = check_environment(findings);
-    if (!options.cache_dir.empty()) {
-        environment.cache_dir = options.cache_dir;
+    if (!cache_dir.empty()) {
+        environment.cache_dir = cache_dir;
         environment.cache_dir_source = "--cache-dir";
     }
     if (const auto config = make_config(nullptr, environment)) {
         check_cache(*config, environment, findings);
-        check_libraries(*config, options.compile, findings);
+        check_libraries(*config, compile, findings);
     } else {
         findings.problem("environment", config.error().message, "set the variable to what is accepted, or unset it");
     }
+    return findings;
+}
 
-    Report report;
+Json to_json(const Findings& findings) {
     Json list = Json::array();
     for (const Finding& finding : findings.all()) {
-        report.text +=
-            fmt::format("  {:<8} {:<16} {}\n", name(finding.severity), finding.topic, printable(finding.text));
-        if (!finding.remedy.empty())
-            report.text += fmt::format("  {:<8} {:<16} -> {}\n", "", "", printable(finding.remedy));
         list.push_back({{"severity", name(finding.severity)},
                         {"topic", finding.topic},
                         {"text", finding.text},
                         {"remedy", finding.remedy}});
     }
-    const std::size_t problems = findings.count(Severity::problem), warnings = findings.count(Severity::warning);
-    report.exit_code = problems == 0 ? kOk : kFailed;
-    report.text = fmt::format("normquant doctor: {} problem{}, {} warning{}\n", problems, problems == 1 ? "" : "s",
-                              warnings, warnings == 1 ? "" : "s") +
-                  report.text;
-    report.json = {
-        {"command", "doctor"}, {"problems", problems}, {"warnings", warnings}, {"findings", std::move(list)}};
-    return report;
+    return list;
 }
 
-}  // namespace
+std::string to_text(const Findings& findings) {
+    std::string text;
+    for (const Finding& finding : findings.all()) {
+        text += fmt::format("  {:<8} {:<16} {}\n", name(finding.severity), finding.topic, printable(finding.text));
+        if (!finding.remedy.empty()) text += fmt::format("  {:<8} {:<16} -> {}\n", "", "", printable(finding.remedy));
+    }
+    return text;
+}
 
 const char* name(Severity severity) {
     switch (severity) {

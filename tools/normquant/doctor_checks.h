@@ -1,10 +1,15 @@
-// The parts of normquant doctor. None creates the cache, none changes anything in it.
+// The examination and its parts. None creates the cache, none changes anything in it.
 #pragma once
 
 #include "findings.h"
 #include "runtime/context.h"
 
 namespace nq::cli {
+
+// All of it. cache_dir: "" for the environment's.
+Findings examine(const std::string& cache_dir, bool compile);
+Json to_json(const Findings& findings);
+std::string to_text(const Findings& findings);
 
 // The environment without the variables that cannot be used, which are problems.
 Environment check_environment(Findings& findings);

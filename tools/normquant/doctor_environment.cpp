@@ -27,6 +27,8 @@ constexpr const char* kVariables[] = {
     "NORMQUANT_NVRTC",
     "NORMQUANT_LIBCUDA",
     "NORMQUANT_LOG",
+    "NORMQUANT_RECORD",
+    "NORMQUANT_DUMP_DIR",
     "XDG_CACHE_HOME",
     "HOME",
     "CUDA_HOME",

@@ -1,4 +1,5 @@
 // normquant info: what is here, where it was found, and what it can do.
+#include "bug_report.h"
 #include "command.h"
 #include "libraries.h"
 #include "options.h"
@@ -18,9 +19,12 @@ constexpr const char* kInfoFooter =
 NVRTC is needed to compile kernels, the driver and a GPU to run them, neither for the CPU reference.
 
   --self-test   runs a dozen problems on GPU 0 and compares every byte with the CPU reference
+  --bug-report  adds what a maintainer needs to know: the system, the settings, and what normquant doctor finds. The names of the
+                user, the host and the home directory are replaced; look it over before you send it
 
 Examples:
   normquant info
+  normquant info --bug-report --self-test --json >report.json
   normquant info --self-test || echo "do not serve from this machine"
 Exit codes: 0 done, 1 --self-test failed or found no GPU, 2 bad option.)";
 
@@ -119,7 +123,12 @@ void add_self_test(Report& report) {
     report.json["self_test"] = {{"ran", true}, {"passed", passed}, {"cases", std::move(cases)}};
 }
 
-Result<Report> info(bool self_test_wanted) {
+struct InfoOptions {
+    bool self_test = false;
+    bool bug_report = false;
+};
+
+Result<Report> info(const InfoOptions& options) {
     const auto config = environment_config();
     if (!config) return config.error();
     Report report;
@@ -139,18 +148,20 @@ Result<Report> info(bool self_test_wanted) {
                    {"driver", driver},
                    {"devices", devices},
                    {"cache_dir", config->cache.root}};
-    if (self_test_wanted) add_self_test(report);
+    if (options.self_test) add_self_test(report);
+    if (options.bug_report) make_bug_report(report);
     return report;
 }
 
 }  // namespace
 
 Command add_info(CLI::App& parent) {
-    auto self_test_wanted = std::make_shared<bool>(false);
+    auto options = std::make_shared<InfoOptions>();
     CLI::App* app = parent.add_subcommand("info", "Versions, libraries, devices, and a self-test of the GPU");
-    app->add_flag("--self-test", *self_test_wanted, "Compare the GPU's bytes with the CPU reference's");
+    app->add_flag("--self-test", options->self_test, "Compare the GPU's bytes with the CPU reference's");
+    app->add_flag("--bug-report", options->bug_report, "Add the system, the settings and doctor's findings, without names");
     app->footer(kInfoFooter);
-    return {app, [self_test_wanted] { return info(*self_test_wanted); }};
+    return {app, [options] { return info(*options); }};
 }
 
 }  // namespace nq::cli

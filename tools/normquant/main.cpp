@@ -27,7 +27,9 @@ Environment:
   NORMQUANT_JIT             off: only cached kernels
   NORMQUANT_NVRTC           path of libnvrtc
   NORMQUANT_LIBCUDA         path of libcuda
-  NORMQUANT_LOG             debug, info, warn, error or off)";
+  NORMQUANT_LOG             debug, info, warn, error or off
+  NORMQUANT_RECORD          file to which prepared problems are added, for warmup --manifest
+  NORMQUANT_DUMP_DIR        directory for source, PTX, cubin, log and plan of each compile)";
 
 std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
 

@@ -25,6 +25,8 @@ constexpr Choice kOps[] = {{"rmsnorm", NQ_OP_RMSNORM}, {"add_rmsnorm", NQ_OP_ADD
 constexpr Choice kScales[] = {{"e4m3", NQ_SCALE_E4M3}, {"ue8m0", NQ_SCALE_UE8M0}};
 constexpr Choice kBlocks[] = {{"16", 16}, {"32", 32}};
 constexpr Choice kFormats[] = {{"nvfp4", NQ_SCALE_E4M3}, {"mxfp4", NQ_SCALE_UE8M0}};
+constexpr Format kNamedFormats[] = {{16, NQ_SCALE_E4M3}, {32, NQ_SCALE_UE8M0}, {32, NQ_SCALE_E4M3}, {16, NQ_SCALE_UE8M0}};
+constexpr Choice kFormatNames[] = {{"nvfp4", 0}, {"mxfp4", 1}, {"e4m3/32", 2}, {"ue8m0/16", 3}};  // places in the above
 
 Result<std::uint32_t> choose(std::string_view option, const std::string& text, std::span<const Choice> choices) {
     std::string accepted;
@@ -79,6 +81,12 @@ Result<std::uint32_t> parse_any_layout(std::string_view option, const std::strin
 
 Result<std::uint32_t> parse_op(std::string_view option, const std::string& text) { return choose(option, text, kOps); }
 
+Result<Format> parse_named_format(std::string_view option, const std::string& text) {
+    const auto place = choose(option, text, kFormatNames);
+    if (!place) return place.error();
+    return kNamedFormats[*place];
+}
+
 Result<Format> parse_format(const std::string& format, const std::string& block, const std::string& scale) {
     const auto base = choose("--format", format, kFormats);
     if (!base) return base.error();
@@ -108,6 +116,15 @@ std::string format_name(const nq_problem& problem) {
     if (problem.block_size == 16 && problem.scale_format == NQ_SCALE_E4M3) return "nvfp4";
     if (problem.block_size == 32 && problem.scale_format == NQ_SCALE_UE8M0) return "mxfp4";
     return fmt::format("{}/{}", scale_name(problem.scale_format), problem.block_size);
+}
+
+std::string problem_text(const nq_problem& problem) {
+    return fmt::format("H={} {} {} weight={} {}{}{}{}{}", problem.hidden, dtype_name(problem.dtype), format_name(problem),
+                       dtype_name(problem.weight_dtype), layout_name(problem.scale_layout),
+                       problem.op == NQ_OP_RMSNORM ? "" : fmt::format(" {}", op_name(problem.op)),
+                       (problem.flags & NQ_PROBLEM_WEIGHT_BIAS_ONE) != 0 ? " bias=1" : "",
+                       (problem.flags & NQ_PROBLEM_Y_OUT) != 0 ? " y_out" : "",
+                       (problem.flags & NQ_PROBLEM_OVERLAP) != 0 ? " overlap" : "");
 }
 
 Result<ContextPtr> create_context(const std::string& cache_dir, nq_context_options options) {

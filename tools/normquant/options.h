@@ -35,11 +35,17 @@ struct Format {
 // nvfp4 or mxfp4, whose block size and scale format a non-empty `block` or `scale` replaces.
 Result<Format> parse_format(const std::string& format, const std::string& block, const std::string& scale);
 
+// As format_name() has it: nvfp4, mxfp4, e4m3/32, ue8m0/16.
+Result<Format> parse_named_format(std::string_view option, const std::string& text);
+
 const char* op_name(std::uint32_t op);
 const char* dtype_name(std::uint32_t dtype);
 const char* layout_name(std::uint32_t layout);
 const char* scale_name(std::uint32_t scale_format);
 std::string format_name(const nq_problem& problem);  // "nvfp4", "mxfp4", else "ue8m0/16"
+
+// "H=4096 bf16 nvfp4 weight=bf16 linear", then what is not the plain case: "add_rmsnorm", "bias=1", "y_out", "overlap".
+std::string problem_text(const nq_problem& problem);
 
 using ContextPtr = std::unique_ptr<nq_context, void (*)(nq_context*)>;
 // cache_dir empty: what the environment says.

@@ -6,75 +6,127 @@
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
+#include <functional>
 
 namespace nq::cli {
 namespace {
 
-template <class T>
-void add_once(std::vector<T>& list, const T& value) {
-    if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+using Problems = std::vector<nq_problem>;
+
+// Every problem so far, once with each value.
+Outcome expand(Problems& problems, const std::vector<std::string>& values, const char* otherwise,
+               const std::function<Outcome(nq_problem&, const std::string&)>& set) {
+    Problems expanded;
+    for (const nq_problem& problem : problems) {
+        for (const std::string& value : values.empty() ? std::vector<std::string>{otherwise} : values) {
+            nq_problem next = problem;
+            if (Outcome known = set(next, value); !known) return known;
+            expanded.push_back(next);
+        }
+    }
+    problems = std::move(expanded);
+    return Unit{};
+}
+
+// A field that is one of a few names.
+auto choose_into(std::uint32_t nq_problem::*field, Result<std::uint32_t> (*parse)(std::string_view, const std::string&),
+                 const char* option) {
+    return [=](nq_problem& problem, const std::string& text) -> Outcome {
+        const auto value = parse(option, text);
+        if (!value) return value.error();
+        problem.*field = *value;
+        return Unit{};
+    };
+}
+
+// A flag that one of two names sets.
+auto flag(std::uint32_t bit, const char* option, const char* set, const char* unset) {
+    return [=](nq_problem& problem, const std::string& text) -> Outcome {
+        if (text == set) problem.flags |= bit;
+        if (text == set || text == unset) return Unit{};
+        return usage_error(fmt::format("{} '{}' is not accepted: choose one of {}, {}", option, text, unset, set));
+    };
+}
+
+Outcome set_hidden(nq_problem& problem, const std::string& text) {
+    const auto hidden = parse_count("--hidden", text, 16, kMaxHidden);
+    if (!hidden) return hidden.error();
+    problem.hidden = *hidden;
+    return Unit{};
+}
+
+// After the row's type.
+Outcome set_weight(nq_problem& problem, const std::string& text) {
+    const char* const own = dtype_name(problem.dtype);
+    problem.weight_dtype = text == "fp32" ? static_cast<std::uint32_t>(NQ_FP32) : problem.dtype;
+    if (text == "fp32" || text == "same" || text == own) return Unit{};
+    return usage_error(fmt::format("--weight-dtype '{}' is not accepted: choose one of same (or {}), fp32", text, own));
+}
+
+Outcome set_format(nq_problem& problem, const std::string& text) {
+    const auto format = parse_named_format("--format", text);
+    if (!format) return format.error();
+    problem.block_size = format->block_size;
+    problem.scale_format = format->scale_format;
+    return Unit{};
 }
 
 }  // namespace
 
-void add_problem_options(CLI::App& app, ProblemLists& lists) {
-    const auto list = [&app](const char* name, std::vector<std::string>& values, const char* help) {
-        return app.add_option(name, values, help)->delimiter(',')->allow_extra_args(false);
+const std::vector<ProblemOption>& problem_options() {
+    static const std::vector<ProblemOption> kOptions = {
+        {"--hidden", &ProblemLists::hidden, "Row lengths H: 16 to 131072, multiples of the block size"},
+        {"--arch", &ProblemLists::archs, "GPUs (h200, b200, rtx5090), targets (sm_90, sm_100f), or all"},
+        {"--op", &ProblemLists::ops, "rmsnorm, add_rmsnorm (residual add first) [rmsnorm]"},
+        {"--dtype", &ProblemLists::dtypes, "fp16, bf16 [bf16]"},
+        {"--weight-dtype", &ProblemLists::weights, "same (as --dtype), fp32 [same]"},
+        {"--weight-bias", &ProblemLists::weight_biases, "0, or 1: the weight is stored as w - 1 (Gemma) [0]"},
+        {"--format", &ProblemLists::formats, "nvfp4, mxfp4, e4m3/32, ue8m0/16"},
+        {"--layout", &ProblemLists::layouts, "linear, swizzled, both (at once)"},
+        {"--y-out", &ProblemLists::y_outs, "off, on: also write the normed row [off]"},
+        {"--overlap", &ProblemLists::overlaps, "off, on: programmatic dependent launch, sm_90 and later [off]"},
     };
-    list("--hidden", lists.hidden, "Row lengths H: 16 to 131072, multiples of the block size")->required();
-    list("--arch", lists.archs, "Targets, as sm_90 or sm_100f")->required();
-    list("--dtype", lists.dtypes, "fp16, bf16")->capture_default_str();
-    list("--weight-dtype", lists.weights, "same (as --dtype), fp32")->capture_default_str();
-    list("--format", lists.formats, "nvfp4, mxfp4")->capture_default_str();
-    list("--layout", lists.layouts, "linear, swizzled")->capture_default_str();
+    return kOptions;
 }
 
-Result<std::vector<Problem>> problems_of(const ProblemLists& lists) {
+void add_problem_options(CLI::App& app, ProblemLists& lists) {
+    for (const ProblemOption& option : problem_options()) {
+        std::vector<std::string>& values = lists.*option.values;
+        CLI::Option* const added =
+            app.add_option(option.option, values, option.help)->delimiter(',')->allow_extra_args(false);
+        if (!values.empty()) added->capture_default_str();
+    }
+}
+
+Result<std::vector<Problem>> problems_of(const ProblemLists& lists, std::vector<std::string>* left_out) {
+    Problems all;
+    if (!lists.hidden.empty()) all.push_back(NQ_PROBLEM_INIT);
+    const auto steps = {
+        expand(all, lists.hidden, "", set_hidden),
+        expand(all, lists.ops, "rmsnorm", choose_into(&nq_problem::op, parse_op, "--op")),
+        expand(all, lists.dtypes, "bf16", choose_into(&nq_problem::dtype, parse_dtype, "--dtype")),
+        expand(all, lists.weights, "same", set_weight),
+        expand(all, lists.weight_biases, "0", flag(NQ_PROBLEM_WEIGHT_BIAS_ONE, "--weight-bias", "1", "0")),
+        expand(all, lists.formats, "nvfp4", set_format),
+        expand(all, lists.layouts, "linear", choose_into(&nq_problem::scale_layout, parse_any_layout, "--layout")),
+        expand(all, lists.y_outs, "off", flag(NQ_PROBLEM_Y_OUT, "--y-out", "on", "off")),
+        expand(all, lists.overlaps, "off", flag(NQ_PROBLEM_OVERLAP, "--overlap", "on", "off")),
+    };
+    for (const Outcome& step : steps) {
+        if (!step) return step.error();
+    }
     std::vector<Problem> problems;
-    for (const std::string& hidden_text : lists.hidden) {
-        const auto hidden = parse_count("--hidden", hidden_text, 16, kMaxHidden);
-        if (!hidden) return hidden.error();
-        for (const std::string& dtype_text : lists.dtypes) {
-            const auto dtype = parse_dtype("--dtype", dtype_text);
-            if (!dtype) return dtype.error();
-            for (const std::string& weight : lists.weights) {
-                if (weight != "same" && weight != "fp32") {
-                    return usage_error(
-                        fmt::format("--weight-dtype '{}' is not accepted: choose one of same, fp32", weight));
-                }
-                for (const std::string& format_text : lists.formats) {
-                    const auto format = parse_format(format_text, "", "");
-                    if (!format) return format.error();
-                    for (const std::string& layout_text : lists.layouts) {
-                        const auto layout = parse_layout("--layout", layout_text);
-                        if (!layout) return layout.error();
-                        nq_problem problem = NQ_PROBLEM_INIT;
-                        problem.hidden = *hidden;
-                        problem.dtype = *dtype;
-                        problem.weight_dtype = weight == "same" ? *dtype : static_cast<std::uint32_t>(NQ_FP32);
-                        problem.block_size = format->block_size;
-                        problem.scale_format = format->scale_format;
-                        problem.scale_layout = *layout;
-                        const auto valid = problem_from_c(&problem);
-                        if (!valid) return valid.error();
-                        add_once(problems, *valid);
-                    }
-                }
-            }
+    for (const nq_problem& problem : all) {
+        const auto valid = problem_from_c(&problem);
+        if (valid) {
+            add_once(problems, *valid);
+        } else if (left_out == nullptr) {
+            return valid.error();
+        } else {
+            add_once(*left_out, fmt::format("H={} {}: {}", problem.hidden, format_name(problem), valid.error().message));
         }
     }
     return problems;
-}
-
-Result<std::vector<Arch>> archs_of(const ProblemLists& lists) {
-    std::vector<Arch> archs;
-    for (const std::string& text : lists.archs) {
-        const auto arch = parse_arch(text);
-        if (!arch) return usage_error(fmt::format("--arch: {}", arch.error().message));
-        add_once(archs, *arch);
-    }
-    return archs;
 }
 
 }  // namespace nq::cli

@@ -13,11 +13,11 @@
 namespace nq::cli {
 namespace {
 
-struct Unit {
+struct AgeUnit {
     char letter;
     std::int64_t seconds;
 };
-constexpr Unit kUnits[] = {{'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1}};
+constexpr AgeUnit kUnits[] = {{'d', 86400}, {'h', 3600}, {'m', 60}, {'s', 1}};
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<std::int64_t> parse_age(std::string_view option, const std::string& text)
     std::uint32_t count = 0;
     const auto [stop, status] = std::from_chars(text.data(), end, count);
     if (status == std::errc{} && count <= kMost && end - stop == 1) {
-        for (const Unit& unit : kUnits) {
+        for (const AgeUnit& unit : kUnits) {
             if (*stop == unit.letter) return count * unit.seconds;
         }
     }
@@ -45,7 +45,7 @@ Result<std::uint64_t> parse_bytes(std::string_view option, const std::string& te
 }
 
 std::string age_text(std::int64_t seconds) {
-    for (const Unit& unit : kUnits) {
+    for (const AgeUnit& unit : kUnits) {
         if (seconds >= unit.seconds) return fmt::format("{}{}", seconds / unit.seconds, unit.letter);
     }
     return "0s";  // or a clock that was set back

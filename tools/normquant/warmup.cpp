@@ -1,9 +1,15 @@
 // normquant warmup: fills the kernel cache ahead of time. Needs NVRTC, but neither GPU nor driver.
 #include "command.h"
+#include "interruption.h"
 #include "options.h"
 #include "plan/plan.h"
-#include "problems.h"
+#include "printable.h"
+#include "progress.h"
 #include "runtime/parallel.h"
+#include "runtime/precompile.h"
+#include "units.h"
+#include "warmup_bundle.h"
+#include "warmup_plan.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -18,25 +24,32 @@ namespace {
 
 constexpr const char* kWarmupFooter =
     R"(Compiles every kernel that an engine will ask for into the cache, so that serving starts without a compile. Run it when an
-image is built: it needs NVRTC, but no GPU and no driver. Kernels that are cached already are not compiled again.
+image is built: it needs NVRTC, but no GPU and no driver. Kernels that are cached already are not compiled again: what was
+interrupted is resumed by the same command.
 
-Every combination of the lists is made. Targets: sm_80, sm_86, sm_89, sm_90 and, on Blackwell, family targets: sm_100f
-(B200, B300), sm_110f, sm_120f (RTX 50, DGX Spark).
+Problems come from any of
+  --hidden      row lengths; every combination of the lists of options is made
+  --model       a Hugging Face config.json, a .safetensors file, or a model's folder: the lengths of its RMSNorms, and what the model
+                says of --dtype, --weight-dtype and --weight-bias; with and without residual add where there is a residual
+  --manifest    a JSON file: what an engine recorded under NORMQUANT_RECORD=FILE, or {"arch": ["h200"], "problems": [{"hidden": [4096,
+                7168], "op": "add_rmsnorm"}]}, with the options' names as keys; what it leaves out, the options say
+Options that are given win over what a model says; --arch wins over a manifest's.
+
+Targets: GPUs by name, or sm_80, sm_86, sm_89, sm_90 and, on Blackwell, family targets: sm_100f (B200, B300), sm_110f, sm_120f
+(RTX 50, DGX Spark). all: one for every kind of GPU that this NVRTC compiles for.
 
 Examples:
-  normquant warmup --hidden 4096,7168 --arch sm_90,sm_100f
-  normquant warmup --hidden 2880 --arch sm_120f --dtype fp16,bf16 --format mxfp4 --layout swizzled --json
-Exit codes: 0 all there, 1 none could be made, 2 bad option, 3 some failed.)";
+  normquant warmup --hidden 4096,7168 --arch h200,b200
+  normquant warmup --model config.json --arch all --format nvfp4 --layout swizzled --dry-run
+  normquant warmup --manifest recorded.json --bundle kernels.nqb
+Exit codes: 0 all there, 1 none could be made, 2 bad option or input, 3 some failed, or interrupted.)";
 
 struct WarmupOptions {
-    ProblemLists lists{.hidden = {},
-                       .archs = {},
-                       .dtypes = {"bf16"},
-                       .formats = {"nvfp4", "mxfp4"},
-                       .layouts = {"linear", "swizzled"},
-                       .weights = {"same"}};
+    WarmupSources sources{.lists = {.formats = {"nvfp4", "mxfp4"}, .layouts = {"linear", "swizzled"}}};
     std::string threads = "0";
     std::string cache_dir;
+    std::string bundle;
+    bool dry_run = false;
 };
 
 struct ArchTally {
@@ -53,20 +66,22 @@ struct ArchTally {
     }
 };
 
-struct Progress {
-    const std::vector<nq_problem>& problems;
+struct Results {
     std::map<std::string, ArchTally> tallies;
     Json failures = Json::array();
 
-    void add(const nq_precompile_event& event) {
-        const nq_problem& problem = problems[event.problem_index];
+    std::uint64_t sum(std::uint64_t ArchTally::*count) const {
+        std::uint64_t total = 0;
+        for (const auto& [arch, tally] : tallies) total += tally.*count;
+        return total;
+    }
+
+    void add(const nq_problem& problem, const nq_precompile_event& event, Progress& progress) {
         const std::string what =
-            fmt::format("{} H={} {} {} weight={} {} {}", event.arch, problem.hidden, dtype_name(problem.dtype),
-                        format_name(problem), dtype_name(problem.weight_dtype), layout_name(problem.scale_layout),
-                        name(static_cast<Variant>(event.variant)));
+            fmt::format("{} {} {}", event.arch, problem_text(problem), name(static_cast<Variant>(event.variant)));
         ArchTally& tally = tallies[event.arch];
         const double milliseconds = static_cast<double>(event.compile_ns) * 1e-6;
-        std::string outcome;
+        std::string outcome = "cached";
         if (event.status != NQ_OK) {
             ++tally.failed;
             outcome = fmt::format("failed: {}", event.message);
@@ -74,54 +89,95 @@ struct Progress {
                 {{"kernel", what}, {"status", nq_status_name(event.status)}, {"message", event.message}});
         } else if (event.cached != 0) {
             ++tally.cached;
-            outcome = "cached";
         } else {
             ++tally.compiled;
             tally.milliseconds.push_back(milliseconds);
             outcome = fmt::format("compiled in {:.0f} ms", milliseconds);
         }
-        fmt::print(stderr, "[{}/{}] {}: {}\n", event.done, event.total, what, outcome);
+        progress.step(printable(fmt::format("{}: {}", what, outcome)), event.status != NQ_OK ? Progress::Keep::yes : Progress::Keep::no);
     }
 };
 
-int on_event(const nq_precompile_event* event, void* payload) {
-    static_cast<Progress*>(payload)->add(*event);
-    return 0;
+Outcome compile_group(Context& context, const WarmupPlan::Group& group, Results& results, Progress& progress) {
+    std::vector<nq_problem> problems;
+    problems.reserve(group.problems.size());
+    for (const Problem& problem : group.problems) problems.push_back(problem_to_c(problem));
+    std::vector<std::string> names;
+    names.reserve(group.archs.size());
+    for (const Arch& arch : group.archs) names.push_back(arch.name());
+    std::vector<const char*> archs;
+    archs.reserve(names.size());
+    for (const std::string& name : names) archs.push_back(name.c_str());
+    return precompile(context, problems.data(), problems.size(), archs, 0, [&](const nq_precompile_event& event) {
+        results.add(problems[event.problem_index], event, progress);
+        return !Interruption::requested();
+    });
 }
 
-Result<Report> warmup(const WarmupOptions& options) {
-    const auto valid = problems_of(options.lists);
-    if (!valid) return valid.error();
-    std::vector<nq_problem> problems;
-    for (const Problem& problem : *valid) problems.push_back(problem_to_c(problem));
-    const auto targets = archs_of(options.lists);
-    if (!targets) return targets.error();
-    std::vector<std::string> arch_names;
-    for (const Arch& arch : *targets) arch_names.push_back(arch.name());
-    std::vector<const char*> archs;
-    for (const std::string& arch : arch_names) archs.push_back(arch.c_str());
+// One context for the plan and the compiles: what NVRTC is found decides both.
+Result<std::unique_ptr<Context>> open_context(const WarmupOptions& options) {
     const auto threads = parse_count("--threads", options.threads, 0, 1024);
     if (!threads) return threads.error();
     nq_context_options context_options = NQ_CONTEXT_OPTIONS_INIT;
     // A context by itself leaves cores to its program; nothing else runs here.
     context_options.compile_threads = *threads != 0 ? *threads : cores();
-    const auto context = create_context(options.cache_dir, context_options);
+    if (!options.cache_dir.empty()) context_options.cache_dir = options.cache_dir.c_str();
+    const auto environment = read_environment();
+    if (!environment) return environment.error();
+    auto config = make_config(&context_options, *environment);
+    if (!config) return config.error();
+    return std::make_unique<Context>(*std::move(config));
+}
+
+Result<WarmupPlan> plan_for(Context& context, const WarmupSources& sources) {
+    if (context.compile_ban()) return plan_warmup(sources, nullptr);
+    const auto nvrtc = context.nvrtc();
+    return plan_warmup(sources, nvrtc ? nvrtc->get() : nullptr);
+}
+
+Report dry_run(const WarmupPlan& plan) {
+    Report report;
+    report.json = {{"command", "warmup"}, {"dry_run", true}};
+    report.json.update(to_json(plan));
+    report.text = fmt::format("normquant warmup: {} kernels to be there; nothing was compiled\n{}", plan.kernels, to_text(plan));
+    return report;
+}
+
+Result<Report> warmup(const WarmupOptions& options) {
+    const auto context = open_context(options);
     if (!context) return context.error();
+    const auto plan = plan_for(**context, options.sources);
+    if (!plan) return plan.error();
+    if (options.dry_run) return dry_run(*plan);
+    const std::string cache_dir = (*context)->cache_dir();
+    std::optional<Bundle> present;
+    if (!options.bundle.empty()) {
+        if (cache_dir.empty()) return usage_error("--bundle needs a cache to compile into: name a directory with --cache-dir");
+        auto opened = open_present_bundle(options.bundle, (*context)->config().cache.store.shared);
+        if (!opened) return opened.error();
+        present = *std::move(opened);
+    }
+    for (const std::string& reason : plan->left_out) fmt::print(stderr, "note: {}\n", printable(reason));
 
-    Progress progress{problems, {}, Json::array()};
+    const Interruption interruption;
+    Results results;
+    Progress progress(plan->kernels);
     const auto begin = std::chrono::steady_clock::now();
-    const Outcome outcome = check(nq_precompile(context->get(), problems.data(), problems.size(), archs.data(),
-                                                archs.size(), 0, on_event, &progress));
+    for (const WarmupPlan::Group& group : plan->groups) {
+        const std::uint64_t before = progress.done();
+        const Outcome outcome = compile_group(**context, group, results, progress);
+        if (!outcome && progress.done() == before) return outcome.error();  // nothing could even begin
+        if (Interruption::requested()) break;
+    }
+    progress.clear();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (progress.tallies.empty() && !outcome) return outcome.error();
 
-    ArchTally total;
+    const std::uint64_t compiled = results.sum(&ArchTally::compiled), cached = results.sum(&ArchTally::cached),
+                        failed = results.sum(&ArchTally::failed), kernels = compiled + cached + failed;
+    const bool interrupted = kernels != plan->kernels;
     Json per_arch = Json::object();
     std::string lines;
-    for (auto& [arch, tally] : progress.tallies) {
-        total.compiled += tally.compiled;
-        total.cached += tally.cached;
-        total.failed += tally.failed;
+    for (auto& [arch, tally] : results.tallies) {
         const Json median = tally.median_ms();
         per_arch[arch] = {{"compiled", tally.compiled},
                           {"cached", tally.cached},
@@ -131,17 +187,30 @@ Result<Report> warmup(const WarmupOptions& options) {
                              median.is_null() ? "" : fmt::format(" (median {:.0f} ms)", median.get<double>()),
                              tally.cached, tally.failed);
     }
-    const std::string cache_dir = nq_context_cache_dir(context->get());
-    const std::uint64_t kernels = total.compiled + total.cached + total.failed;
-    const std::string place = cache_dir.empty() ? "no disk cache: nothing was kept" : "cache: " + cache_dir;
     Report report;
-    report.exit_code = total.failed == 0 && outcome.ok() ? kOk : total.failed == kernels ? kFailed : kPartial;
+    report.exit_code = failed == kernels ? kFailed : failed != 0 || interrupted ? kPartial : kOk;
     report.text = fmt::format("normquant warmup: {} kernels, {} compiled, {} cached, {} failed, {:.1f} s\n{}  {}\n",
-                              kernels, total.compiled, total.cached, total.failed, seconds, lines, place);
+                              kernels, compiled, cached, failed, seconds, lines,
+                              cache_dir.empty() ? "no disk cache: nothing was kept" : "cache: " + printable(cache_dir));
+    if (interrupted)
+        report.text += fmt::format("  interrupted, {} of {} kernels done: the same command does the rest\n", kernels, plan->kernels);
     report.json = {
-        {"command", "warmup"},        {"cache_dir", cache_dir},       {"kernels", kernels},
-        {"compiled", total.compiled}, {"cached", total.cached},       {"failed", total.failed},
-        {"seconds", seconds},         {"archs", std::move(per_arch)}, {"failures", std::move(progress.failures)}};
+        {"command", "warmup"},  {"cache_dir", cache_dir},       {"kernels", kernels},       {"planned", plan->kernels},
+        {"compiled", compiled}, {"cached", cached},             {"failed", failed},         {"interrupted", interrupted},
+        {"seconds", seconds},   {"archs", std::move(per_arch)}, {"left_out", plan->left_out}, {"failures", std::move(results.failures)}};
+    if (options.bundle.empty()) return report;
+    if (report.exit_code != kOk) {  // a bundle that lacks kernels would only be found out when serving
+        report.text += fmt::format("  bundle: {} not written, for not every kernel is there\n", printable(options.bundle));
+        report.json["bundle"] = nullptr;
+        return report;
+    }
+    const auto written = write_warm_bundle(**context, *plan, options.bundle, present);
+    if (!written) return written.error();
+    report.text += fmt::format("  bundle: {} kernels{}, {} in {}\n", written->entries,
+                               written->kept != 0 ? fmt::format(" ({} kept from before)", written->kept) : "",
+                               size_text(written->bytes), printable(options.bundle));
+    report.json["bundle"] = {
+        {"path", options.bundle}, {"kernels", written->entries}, {"kept", written->kept}, {"bytes", written->bytes}};
     return report;
 }
 
@@ -150,7 +219,13 @@ Result<Report> warmup(const WarmupOptions& options) {
 Command add_warmup(CLI::App& parent) {
     auto options = std::make_shared<WarmupOptions>();
     CLI::App* app = parent.add_subcommand("warmup", "Compile kernels into the cache; needs no GPU");
-    add_problem_options(*app, options->lists);
+    add_problem_options(*app, options->sources.lists);
+    app->add_option("--model", options->sources.models, "config.json, .safetensors file or folder of a model; may be repeated")
+        ->allow_extra_args(false);
+    app->add_option("--manifest", options->sources.manifests, "JSON file of problems, as NORMQUANT_RECORD writes; may be repeated")
+        ->allow_extra_args(false);
+    app->add_option("--bundle", options->bundle, "Also write the kernels into this one file, beside what it has");
+    app->add_flag("--dry-run", options->dry_run, "Print what would be made; its --json is a manifest");
     app->add_option("--threads", options->threads, "Compiles at a time; 0: one a core")->capture_default_str();
     add_cache_dir(*app, options->cache_dir);
     app->footer(kWarmupFooter);
