@@ -9,7 +9,9 @@ set(development
   ${LIBDIR}/libnormquant.a ${LIBDIR}/libnormquant.so ${LIBDIR}/pkgconfig/normquant.pc
   ${cmake_dir}/normquantConfig.cmake ${cmake_dir}/normquantConfig-${config}.cmake ${cmake_dir}/normquantConfigVersion.cmake
   share/doc/libnormquant-dev/copyright)
-set(tools bin/normquant share/doc/normquant/copyright)
+set(tools
+  bin/normquant share/doc/normquant/copyright share/man/man1/normquant.1 share/bash-completion/completions/normquant
+  share/${ZSH_DIR}/_normquant share/fish/vendor_completions.d/normquant.fish)
 
 # expect_files(PREFIX FILE...)
 function(expect_files prefix)
