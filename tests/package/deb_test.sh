@@ -49,7 +49,7 @@ dependencies() {
         [[ $found != *" $name "* && $(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null) == installed* ]] || continue
         found+="$name "
         # shellcheck disable=SC2207 # names of packages have no blanks
-        queue+=($(dpkg-query -W -f='${Pre-Depends} ${Depends}' "$name" | tr ',|' '\n\n' | sed 's/(.*)//; s/:any//' | tr -d ' ' | sort -u))
+        queue+=($(dpkg-query -W -f='${Pre-Depends},${Depends}' "$name" | tr ',|' '\n' | sed 's/(.*)//; s/:any//' | tr -d ' ' | sort -u))
     done
     echo "$found"
 }
