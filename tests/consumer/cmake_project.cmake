@@ -2,6 +2,7 @@
 # print the same. With CONFIGURE_ONLY, the first step alone.
 include(${CMAKE_CURRENT_LIST_DIR}/expect_quickstart.cmake)
 string(REPLACE "|" ";" ARGUMENTS "${ARGUMENTS}")
+unset(ENV{CMAKE_BUILD_TYPE})
 file(REMOVE_RECURSE ${OUT})
 execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${SOURCE} -B ${OUT} ${ARGUMENTS} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 if(CONFIGURE_ONLY)
