@@ -31,7 +31,7 @@ std::string escaped(std::string_view text, std::string_view special) {
 }
 
 // What zsh and bash read between single quotes.
-std::string quoted(std::string_view text) {
+std::string single_quoted(std::string_view text) {
     std::string result = "'";
     for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return result + "'";
@@ -45,7 +45,7 @@ std::string zsh_option(const DocumentedOption& option) {
         const std::string value = option.value.empty() ? "" : fmt::format(":{}:_files", escaped(option.value, ":"));
         const std::string spec = fmt::format("({}){}{}[{}]{}", fmt::join(option.names, " "), name,
                                              value.empty() ? "" : separator, help, value);
-        text += fmt::format(" \\\n        {}", quoted(spec));
+        text += fmt::format(" \\\n        {}", single_quoted(spec));
     }
     return text;
 }
@@ -95,7 +95,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
         for (const DocumentedOption& option : command.options) text += zsh_option(option);
         for (const DocumentedOption& positional : command.positionals)
             text += fmt::format(" \\\n        {}",
-                                quoted(fmt::format(":{}:_files", escaped(positional.names.front(), ":"))));
+                                single_quoted(fmt::format(":{}:_files", escaped(positional.names.front(), ":"))));
         if (!command.subcommands.empty()) {
             std::string listed, cases;
             for (const auto& [name, help] : command.subcommands) {
@@ -105,7 +105,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
             text += fmt::format(
                 " \\\n        {} \\\n        '*::argument:->argument'\n    [[ $state == argument ]] && case $line[1] "
                 "in\n{}    esac",
-                quoted(fmt::format("1:command:(({}))", listed.substr(1))), cases);
+                single_quoted(fmt::format("1:command:(({}))", listed.substr(1))), cases);
         }
         text += "\n}\n";
     }
