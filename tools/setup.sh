@@ -9,6 +9,8 @@ readonly NVDISASM_WHEEL=nvidia-cuda-nvdisasm==13.5.37
 readonly NUMPY_WHEELS=(numpy ml-dtypes) # whichever version this python3 can use: bytes alone are compared
 readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
 readonly LIBRARIES=(libfmt-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2)
+# What single tests need, which are skipped without. dpkg-shlibdeps: the packages'; the others use what is installed, as people do.
+readonly TEST_COMMANDS=(pkg-config:pkg-config dpkg-shlibdeps:dpkg-dev groff:groff-base zsh:zsh fish:fish)
 
 say() { printf '==> %s\n' "$*"; }
 
@@ -42,11 +44,17 @@ apt_install() {
 
 package_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
+# packages_of COMMAND:PACKAGE...: prints the packages of the commands that are missing
+packages_of() {
+    local entry
+    for entry in "$@"; do
+        command -v "${entry%%:*}" >/dev/null || printf '%s\n' "${entry#*:}"
+    done
+}
+
 install_packages() {
     local missing=() entry
-    for entry in "${COMMANDS[@]}"; do
-        command -v "${entry%%:*}" >/dev/null || missing+=("${entry#*:}")
-    done
+    mapfile -t missing < <(packages_of "${COMMANDS[@]}")
     if command -v dpkg-query >/dev/null; then
         for entry in "${LIBRARIES[@]}"; do
             package_installed "$entry" || missing+=("$entry")
@@ -59,6 +67,14 @@ install_packages() {
     else
         say "packages: all there"
     fi
+}
+
+# What the tests are skipped without is worth no failure.
+install_test_packages() {
+    local missing=()
+    mapfile -t missing < <(packages_of "${TEST_COMMANDS[@]}")
+    ((${#missing[@]} == 0)) || (apt_install "${missing[@]}") ||
+        say "NOT RUN: tests of the packages or the completions will be skipped, for want of ${missing[*]}"
 }
 
 # find_nvrtc DIR: prints the path of DIR's libnvrtc

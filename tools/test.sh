@@ -34,6 +34,7 @@ links_fuzzer() {
 }
 
 install_packages
+install_test_packages
 provide_cuda 12080 # the headers that the build needs
 provide_nvdisasm
 provide_numpy

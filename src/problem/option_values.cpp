@@ -33,6 +33,8 @@ std::vector<Value> values_of(const Problem& problem) {
         {"layout", name(problem.scale_layout)},
         {"y-out", on_off(problem.y_out), false, !problem.y_out},
         {"overlap", on_off(problem.overlap), false, !problem.overlap},
+        {"device-rows", on_off(problem.device_rows), false, !problem.device_rows},
+        {"batches", on_off(problem.batches), false, !problem.batches},
     };
 }
 

@@ -84,9 +84,9 @@ TEST_CASE("what a program records is what a builder makes and a machine without 
     const std::string lines = fleet.record_text();
     CHECK(lines ==
           "{\"hidden\":64,\"op\":\"rmsnorm\",\"dtype\":\"fp16\",\"weight_dtype\":\"same\",\"weight_bias\":0,\"format\":\"nvfp4\","
-          "\"layout\":\"swizzled\",\"y_out\":\"off\",\"overlap\":\"off\",\"arch\":\"sm_90\"}\n"
+          "\"layout\":\"swizzled\",\"y_out\":\"off\",\"overlap\":\"off\",\"device_rows\":\"off\",\"batches\":\"off\",\"arch\":\"sm_90\"}\n"
           "{\"hidden\":64,\"op\":\"rmsnorm\",\"dtype\":\"fp16\",\"weight_dtype\":\"same\",\"weight_bias\":0,\"format\":\"mxfp4\","
-          "\"layout\":\"linear\",\"y_out\":\"off\",\"overlap\":\"off\",\"arch\":\"sm_90\"}\n");
+          "\"layout\":\"linear\",\"y_out\":\"off\",\"overlap\":\"off\",\"device_rows\":\"off\",\"batches\":\"off\",\"arch\":\"sm_90\"}\n");
     fleet.record();
     CHECK(fleet.record_text() == lines);  // each once
 

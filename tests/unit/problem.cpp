@@ -264,7 +264,7 @@ TEST_CASE("a problem in the words of the command line") {
     CHECK(warmup_command({.hidden = 4096}, sm_90) == "normquant warmup --hidden 4096 --arch sm_90 --format nvfp4 --layout linear");
     CHECK(manifest_text({.hidden = 4096}) ==
           R"({"hidden":4096,"op":"rmsnorm","dtype":"bf16","weight_dtype":"same","weight_bias":0,"format":"nvfp4","layout":"linear",)"
-          R"("y_out":"off","overlap":"off"})");
+          R"("y_out":"off","overlap":"off","device_rows":"off","batches":"off"})");
     const Problem other{.op = Op::add_rmsnorm,
                         .hidden = 64,
                         .dtype = DType::fp16,
@@ -274,11 +274,13 @@ TEST_CASE("a problem in the words of the command line") {
                         .scale_layout = ScaleLayout::both,
                         .weight_bias_one = true,
                         .y_out = true,
-                        .overlap = true};
+                        .overlap = true,
+                        .device_rows = true,
+                        .batches = true};
     CHECK(warmup_command(other, {10, 0, 'f'}) ==
           "normquant warmup --hidden 64 --arch sm_100f --op add_rmsnorm --dtype fp16 --weight-dtype fp32 --weight-bias 1 "
-          "--format ue8m0/16 --layout both --y-out on --overlap on");
+          "--format ue8m0/16 --layout both --y-out on --overlap on --device-rows on --batches on");
     CHECK(manifest_text(other) ==
           R"({"hidden":64,"op":"add_rmsnorm","dtype":"fp16","weight_dtype":"fp32","weight_bias":1,"format":"ue8m0/16","layout":"both",)"
-          R"("y_out":"on","overlap":"on"})");
+          R"("y_out":"on","overlap":"on","device_rows":"on","batches":"on"})");
 }

@@ -23,7 +23,12 @@ endif()
 if(NORMQUANT_FUZZ AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "NORMQUANT_FUZZ needs Clang and its runtime (Debian: clang libclang-rt-dev), not ${CMAKE_CXX_COMPILER_ID}: -DCMAKE_CXX_COMPILER=clang++")
 endif()
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+# What is released does not tell the folder that it was built in, and so is the same from all. Developers' debuggers want the true paths.
+# Of two that fit, the last one counts: the build folder often lies in the other.
+set(_released "$<$<CONFIG:Release,MinSizeRel>:-ffile-prefix-map=")
+target_compile_options(normquant_settings INTERFACE
+  ${_released}${PROJECT_SOURCE_DIR}=normquant> ${_released}${PROJECT_BINARY_DIR}=build>)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)

@@ -35,5 +35,6 @@ std::vector<Command> add_cache(CLI::App& parent);
 Command add_bench(CLI::App& parent);
 Command add_info(CLI::App& parent);
 Command add_doctor(CLI::App& parent);
+Command add_documentation(CLI::App& parent);
 
 }  // namespace nq::cli

@@ -64,7 +64,7 @@ std::optional<std::string> empty_value(const CLI::App& app) {
 // What is accepted in place of a word that no command of `app` takes.
 std::string names_of(const CLI::App& app) {
     std::string names;
-    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App* each) { return !each->get_group().empty(); }))
         names += fmt::format("{}{}", names.empty() ? "" : ", ", command->get_name());
     return names;
 }
@@ -80,6 +80,7 @@ int run(int argc, char** argv) {
     commands.push_back(add_bench(app));
     commands.push_back(add_info(app));
     commands.push_back(add_doctor(app));
+    commands.push_back(add_documentation(app));
     bool as_json = false;
     const auto add_json = [&as_json](CLI::App& taker) {
         taker.add_flag("--json", as_json, "Print one JSON document on stdout, and nothing else there");
@@ -123,6 +124,7 @@ int run(int argc, char** argv) {
     }
     std::string names;
     for (const Command& command : commands) {
+        if (command.app->get_group().empty()) continue;  // hidden in --help as well
         const std::string group = command.app->get_parent() == &app ? "" : command.app->get_parent()->get_name() + " ";
         names += fmt::format("{}{}{}", names.empty() ? "" : ", ", group, command.app->get_name());
     }

@@ -119,12 +119,14 @@ std::string format_name(const nq_problem& problem) {
 }
 
 std::string problem_text(const nq_problem& problem) {
-    return fmt::format("H={} {} {} weight={} {}{}{}{}{}", problem.hidden, dtype_name(problem.dtype), format_name(problem),
+    return fmt::format("H={} {} {} weight={} {}{}{}{}{}{}{}", problem.hidden, dtype_name(problem.dtype), format_name(problem),
                        dtype_name(problem.weight_dtype), layout_name(problem.scale_layout),
                        problem.op == NQ_OP_RMSNORM ? "" : fmt::format(" {}", op_name(problem.op)),
                        (problem.flags & NQ_PROBLEM_WEIGHT_BIAS_ONE) != 0 ? " bias=1" : "",
                        (problem.flags & NQ_PROBLEM_Y_OUT) != 0 ? " y_out" : "",
-                       (problem.flags & NQ_PROBLEM_OVERLAP) != 0 ? " overlap" : "");
+                       (problem.flags & NQ_PROBLEM_OVERLAP) != 0 ? " overlap" : "",
+                       (problem.flags & NQ_PROBLEM_DEVICE_ROWS) != 0 ? " device_rows" : "",
+                       (problem.flags & NQ_PROBLEM_BATCHES) != 0 ? " batches" : "");
 }
 
 Result<ContextPtr> create_context(const std::string& cache_dir, nq_context_options options) {

@@ -85,6 +85,8 @@ const std::vector<ProblemOption>& problem_options() {
         {"--layout", &ProblemLists::layouts, "linear, swizzled, both (at once)"},
         {"--y-out", &ProblemLists::y_outs, "off, on: also write the normed row [off]"},
         {"--overlap", &ProblemLists::overlaps, "off, on: programmatic dependent launch, sm_90 and later [off]"},
+        {"--device-rows", &ProblemLists::device_rows, "off, on: the row count may be read on the device [off]"},
+        {"--batches", &ProblemLists::batches, "off, on: x may lie in batches with a stride of their own [off]"},
     };
     return kOptions;
 }
@@ -111,6 +113,8 @@ Result<std::vector<Problem>> problems_of(const ProblemLists& lists, std::vector<
         expand(all, lists.layouts, "linear", choose_into(&nq_problem::scale_layout, parse_any_layout, "--layout")),
         expand(all, lists.y_outs, "off", flag(NQ_PROBLEM_Y_OUT, "--y-out", "on", "off")),
         expand(all, lists.overlaps, "off", flag(NQ_PROBLEM_OVERLAP, "--overlap", "on", "off")),
+        expand(all, lists.device_rows, "off", flag(NQ_PROBLEM_DEVICE_ROWS, "--device-rows", "on", "off")),
+        expand(all, lists.batches, "off", flag(NQ_PROBLEM_BATCHES, "--batches", "on", "off")),
     };
     for (const Outcome& step : steps) {
         if (!step) return step.error();

@@ -25,6 +25,8 @@ struct ProblemLists {
     std::vector<std::string> weight_biases = {};
     std::vector<std::string> y_outs = {};
     std::vector<std::string> overlaps = {};
+    std::vector<std::string> device_rows = {};
+    std::vector<std::string> batches = {};
 };
 
 // One list: the option that fills it; as a key of a manifest, without the dashes and with _ for -.

@@ -1,0 +1,12 @@
+# expect_quickstart(COMMAND...): it prints what README.md says of quickstart.c.
+function(expect_quickstart)
+  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE errors RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${ARGN} ended with ${result}: ${errors}")
+  endif()
+  file(READ ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../../README.md readme)
+  string(FIND "${readme}" "```text\n${output}```" position)
+  if(output STREQUAL "" OR position EQUAL -1)
+    message(FATAL_ERROR "${ARGN} printed what README.md does not show:\n${output}")
+  endif()
+endfunction()
