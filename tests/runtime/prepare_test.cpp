@@ -269,7 +269,7 @@ TEST_CASE("what is prepared is recorded once, overrides excepted") {
     const std::string file = world.directory / "recorded";
     const std::string line =
         R"({"hidden":4096,"op":"rmsnorm","dtype":"bf16","weight_dtype":"same","weight_bias":0,"format":"nvfp4","layout":"linear",)"
-        R"("y_out":"off","overlap":"off","arch":"sm_90"})"
+        R"("y_out":"off","overlap":"off","device_rows":"off","batches":"off","arch":"sm_90"})"
         "\n";
     const auto recorded = [&] {
         std::ifstream stream(file);
