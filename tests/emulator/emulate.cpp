@@ -68,8 +68,6 @@ private:
     Buffer buffer_;
 };
 
-constexpr std::uint32_t kMultiprocessors = 2;  // few, so that a staged block takes several turns
-
 template <class Config>
 void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
                 const normquant::Params& params, const std::function<void()>& predecessors) {

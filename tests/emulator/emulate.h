@@ -18,6 +18,8 @@ struct EmulatedTarget {
     bool packed_f32 = false;
 };
 
+constexpr std::uint32_t kMultiprocessors = 2;  // of the emulated device: few, so that a staged block takes several turns
+
 // Buffers are exactly as large as the call may touch, gaps excluded at the end, so that ASan sees one byte beyond; outputs hold
 // `garbage` before. Where launches may overlap, inputs come into being when the kernel waits for them. Throws Divergence, and
 // std::runtime_error when a gap of an output, or an input, was written.

@@ -8,6 +8,9 @@
 #include "support/random_inputs.h"
 
 #include <normquant/geometry.h>
+#include <normquant/staged.cuh>
+
+#include <algorithm>
 
 using namespace nq;
 using namespace nq::test;
@@ -161,6 +164,49 @@ TEST_CASE("everything that a launch may ask for, in pairs") {
             check_case(test, chosen[turn % chosen.size()], kTargets[1]);
         }
     }
+}
+
+namespace {
+
+// Does this launch write the swizzled scales of rows by fours (staged.cuh)?
+bool by_fours(const OperatorCase& test, const Plan& plan) {
+    const Inputs& inputs = test.inputs;
+    if (plan.form != Form::staged || !test.problem.swizzled() || plan.threads_per_row < 32) return false;
+    const LaunchRows launched{inputs.rows, inputs.device_rows.has_value(), !test.arrangement.keep_padding};
+    const LaunchShape shape = launch_shape(plan, test.problem, launched, kMultiprocessors);
+    const auto rows = std::clamp<std::int64_t>(inputs.device_rows.value_or(inputs.rows), 0, inputs.rows);
+    const normquant::RowOrder order(static_cast<std::uint32_t>(rows), shape.blocks * shape.block_threads / plan.threads_per_row, true);
+    return order.fours_turns > 0;
+}
+
+}  // namespace
+
+TEST_CASE("everything that a launch may ask for, in pairs, with enough rows to write scales by fours of them") {
+    std::uint64_t turn = 0;
+    std::size_t fours[2] = {};  // with blocks of 16 and of 32
+    for (const std::uint32_t hidden : {1024u, 2048u}) {
+        for (const auto& choice : pairwise(operator_factors())) {
+            ++turn;
+            for (const std::uint64_t block32 : {0, 2}) {  // of the seed
+                const std::int64_t rows = 260 + static_cast<std::int64_t>(turn * 37 % 141);
+                OperatorCase test = operator_case(hidden, rows, choice, turn / 2 * 4 + turn % 2 + block32);
+                if (!test.problem.swizzled()) continue;
+                if (test.inputs.device_rows && *test.inputs.device_rows <= 0) test.inputs.device_rows = static_cast<std::int32_t>(rows) - 1;
+                const Arch arch = *parse_arch(turn % 2 ? "sm_90" : "sm_120f");
+                // As it is launched; with groups of one, two or more warps, and few of them, so that there are many turns.
+                const Plan chosen = plans_for(test.problem, arch)[0];
+                std::vector<Plan> plans = {chosen};
+                if (const auto plan = plan_of(test.problem, arch, {.threads_per_row = chosen.threads_per_row * (turn % 4 < 2 ? 2 : 4), .shared_limit = 40 << 10}))
+                    plans.push_back(*plan);
+                for (const Plan& plan : plans) {
+                    check_case(test, plan, kTargets[turn % std::size(kTargets)]);
+                    fours[test.problem.block_size == 32] += by_fours(test, plan);
+                }
+            }
+        }
+    }
+    CHECK(fours[0] > 30);
+    CHECK(fours[1] > 30);
 }
 
 TEST_CASE("no rows, no blocks") {
