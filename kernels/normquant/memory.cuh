@@ -32,14 +32,14 @@ NQ_DEVICE void load_written_256(u32* d, const void* address) {
                  : "l"(address)
                  : "memory");
 }
-NQ_DEVICE float load_float(const float* address) {
-    float d;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(d) : "l"(address));
+NQ_DEVICE u32 load_32(const void* address) {
+    u32 d;
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(d) : "l"(address));
     return d;
 }
-NQ_DEVICE int load_int(const int* address) {
-    int d;
-    asm volatile("ld.global.s32 %0, [%1];" : "=r"(d) : "l"(address));
+NQ_DEVICE u32 load_written_32(const void* address) {
+    u32 d;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(d) : "l"(address) : "memory");
     return d;
 }
 NQ_DEVICE void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
@@ -77,8 +77,8 @@ NQ_DEVICE void load_256(u32* d, const void* address) {
 }
 NQ_DEVICE void load_written_128(u32* d, const void* address) { load_128(d, address); }
 NQ_DEVICE void load_written_256(u32* d, const void* address) { load_256(d, address); }
-NQ_DEVICE float load_float(const float* address) { return *address; }
-NQ_DEVICE int load_int(const int* address) { return *address; }
+NQ_DEVICE u32 load_32(const void* address) { return *static_cast<const u32*>(address); }
+NQ_DEVICE u32 load_written_32(const void* address) { return load_32(address); }
 NQ_DEVICE void prefetch(const void* address) { static_cast<void>(*static_cast<const volatile u8*>(address)); }
 NQ_DEVICE void forget_origin(u32&) {}
 NQ_DEVICE void load_shared_128(u32* d, const void* address) { load_128(d, address); }
@@ -98,7 +98,7 @@ NQ_DEVICE void load_written_words(u32* d, const void* address) {
     for (u32 i = 0; i < kWords; i += 4) load_written_128(d + i, byte_offset(address, 4 * i));
 }
 
-// The same of an input. Only one that nobody writes while the kernel runs may come through the read-only path.
+// The same of an input, and a word of one. Only one that nobody writes while the kernel runs may come through the read-only path.
 template <u32 kWords, class Config>
 NQ_DEVICE void load_words(const Config& config, u32* d, const void* address) {
     if (config.load_bytes == 32 && kWords % 8 == 0) {
@@ -116,6 +116,11 @@ NQ_DEVICE void load_words(const Config& config, u32* d, const void* address) {
         NQ_UNROLL
         for (u32 i = 0; i < kWords; i += 4) load_128(d + i, byte_offset(address, 4 * i));
     }
+}
+
+template <class Config>
+NQ_DEVICE u32 load_word(const Config& config, const void* address) {
+    return config.overlap ? load_written_32(address) : load_32(address);
 }
 
 template <u32 kWords>

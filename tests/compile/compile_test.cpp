@@ -80,7 +80,9 @@ std::string judge(const Specialization& unit) {
         return "128-bit loads where there should be none, or none";
     if (has((other + ".v4.b32").c_str()) != (!overlap && residual)) return "coherent loads where there should be none, or none";
     if (has((other + ".v8.b32").c_str())) return "256-bit loads of the wrong kind";
-    for (const char* narrow : {"ld.global.nc.v2", "ld.global.nc.b", "ld.global.nc.u", "ld.global.nc.f", "ld.global.nc.s", "ld.global.b", "ld.global.u", "ld.global.v2"}) {
+    const bool word = unit.problem.scale_format == ScaleFormat::e4m3 || unit.problem.device_rows;  // the global scale, the row count
+    if (has((input + ".b32").c_str()) != word || has((other + ".b32").c_str())) return "loads of a word where there should be none, or none";
+    for (const char* narrow : {"ld.global.nc.v2", "ld.global.nc.u", "ld.global.nc.f", "ld.global.nc.s", "ld.global.b8", "ld.global.b16", "ld.global.b64", "ld.global.u", "ld.global.v2"}) {
         if (has(narrow)) return std::string("an unexpected load: ") + narrow;
     }
     if (has("griddepcontrol.wait") != overlap || has("griddepcontrol.launch_dependents") != overlap)
