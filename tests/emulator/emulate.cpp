@@ -109,7 +109,10 @@ public:
     void set_contents(const Bytes& bytes) { std::copy(bytes.begin(), bytes.end(), data()); }
     void fill(unsigned char value) { buffer_.fill(value); }
     // Of more rows the first.
-    void set(const Bytes& rows) { image_.set(data(), Bytes(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(image_.bytes_without_gaps()))); }
+    void set(const Bytes& rows) {
+        const auto end = rows.begin() + static_cast<std::ptrdiff_t>(image_.bytes_without_gaps());
+        image_.set(data(), Bytes(rows.begin(), end));
+    }
     // Once, when all is done.
     Bytes get(unsigned char gap) {
         if (!buffer_.canaries_intact()) throw std::runtime_error(std::string("memory beside ") + name_ + " was written");
@@ -244,15 +247,18 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
     // Of what is behind the device's row count there is no memory.
     const auto live = static_cast<std::size_t>(std::clamp<std::int64_t>(inputs.device_rows.value_or(inputs.rows), 0, inputs.rows));
     const auto bytes = [](std::int64_t elements) { return 2 * static_cast<std::size_t>(elements); };
-    const std::size_t row = bytes(problem.hidden), added = problem.adds() ? row : 0, y_row = problem.y_out ? row : 0, fp4_row = problem.hidden / 2;
-    const std::size_t linear = problem.linear() ? problem.blocks() : 0, residual_gap = bytes(arrangement.residual_gap);
+    const std::size_t row = bytes(problem.hidden), added = problem.adds() ? row : 0, y_row = problem.y_out ? row : 0;
+    const std::size_t fp4_row = problem.hidden / 2, linear = problem.linear() ? problem.blocks() : 0;
+    const std::size_t residual_gap = bytes(arrangement.residual_gap);
 
-    Rows x("x", {live, row, bytes(arrangement.x_gap), static_cast<std::size_t>(arrangement.batch_rows), bytes(arrangement.batch_gap)}, plan.load_bytes);
+    const auto batch_rows = static_cast<std::size_t>(arrangement.batch_rows), fp4_gap = static_cast<std::size_t>(arrangement.fp4_gap);
+    Rows x("x", {live, row, bytes(arrangement.x_gap), batch_rows, bytes(arrangement.batch_gap)}, plan.load_bytes);
     Rows residual("the residual", {live, added, residual_gap}, 16), residual_out("residual_out", {live, added, residual_gap + 16}, 16);
-    Rows y_out("y_out", {live, y_row, bytes(arrangement.y_gap)}, 16), fp4("fp4", {live, fp4_row, static_cast<std::size_t>(arrangement.fp4_gap)}, 8);
+    Rows y_out("y_out", {live, y_row, bytes(arrangement.y_gap)}, 16), fp4("fp4", {live, fp4_row, fp4_gap}, 8);
     Rows scales_linear("linear scales", {live, linear, static_cast<std::size_t>(arrangement.scales_gap)}, 1);
     Rows scales_swizzled("swizzled scales", problem.swizzled() ? scale_bytes(problem, inputs.rows) : 0, 16);
-    Rows weight("the weight", inputs.weight.size(), plan.load_bytes), global_scale("the global scale", 4, 4), device_rows("device_rows", 4, 4);
+    Rows weight("the weight", inputs.weight.size(), plan.load_bytes);
+    Rows global_scale("the global scale", 4, 4), device_rows("device_rows", 4, 4);
     std::vector<Rows*> written = {&x, &residual, &global_scale, &device_rows};  // by kernels before this one
     std::vector<Rows*> others = {&residual_out, &y_out, &fp4, &scales_linear, &scales_swizzled};
     (arrangement.constant_weight ? others : written).push_back(&weight);
@@ -328,7 +334,8 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
         out.residual = output(residual_out, rows * added);
     } else {
         out.residual = residual.get(kGap);
-        out.residual.insert(out.residual.end(), inputs.residual.begin() + static_cast<std::ptrdiff_t>(out.residual.size()), inputs.residual.end());
+        const auto rest = inputs.residual.begin() + static_cast<std::ptrdiff_t>(out.residual.size());
+        out.residual.insert(out.residual.end(), rest, inputs.residual.end());
     }
     out.y_out = output(y_out, rows * y_row);
     return out;
