@@ -1,8 +1,8 @@
 # Script mode: installs BUILD, component by component, then whole into PREFIX. Every file is expected, and none has the path of the
 # build or of the sources. The whole tree is installed elsewhere and moved, so that what uses it shows that it can be.
-set(soname libnormquant.so.${MAJOR})
+set(soname libnormquant.so.${ABI})
 string(TOLOWER "${CONFIG}" config)
-set(runtime ${LIBDIR}/${soname} ${LIBDIR}/libnormquant.so.${VERSION} share/doc/libnormquant${MAJOR}/copyright)
+set(runtime ${LIBDIR}/${soname} ${LIBDIR}/libnormquant.so.${VERSION} share/doc/libnormquant${ABI}/copyright)
 set(cmake_dir ${LIBDIR}/cmake/normquant)
 set(development
   include/normquant/normquant.h include/normquant/normquant.hpp

@@ -34,11 +34,14 @@ mkdir -p "$debs" "$root"
 SOURCE_DATE_EPOCH=1 "$CPACK" --config "$BUILD/CPackConfig.cmake" -G DEB -B "$out/cpack" >"$out/cpack.log" 2>&1 || fail "$(<"$out/cpack.log")"
 mv "$out"/cpack/*.deb "$debs"
 arch=$(dpkg --print-architecture)
-runtime=libnormquant${VERSION%%.*}
+runtime=libnormquant$ABI
 same packages "libnormquant-dev_${VERSION}_$arch.deb ${runtime}_${VERSION}_$arch.deb normquant_${VERSION}_$arch.deb" \
     "$(cd "$debs" && echo *.deb)"
 runtime_deb=$debs/${runtime}_${VERSION}_$arch.deb tools_deb=$debs/normquant_${VERSION}_$arch.deb
 development_deb=$debs/libnormquant-dev_${VERSION}_$arch.deb
+same "what programs that are linked to the library need" "libnormquant $ABI $runtime (>= $VERSION)" \
+    "$(dpkg-deb --ctrl-tarfile "$runtime_deb" | tar -xOf - ./shlibs)"
+grep -q "packages $runtime, libnormquant-dev and normquant" "$SOURCE/README.md" || fail "README.md names other packages"
 same "what the headers need" "$runtime (= $VERSION)" "$(dpkg-deb -f "$development_deb" Depends)"
 
 # The packages that $1 and the like need, all the way down, as far as they are installed here. Of alternatives, any that is.
@@ -96,8 +99,8 @@ done
 
 # The library with its headers: a program that is built against the root runs in it.
 install_debs "$runtime_deb" "$development_deb"
-library=usr/$LIBDIR/libnormquant.so.${VERSION%%.*}
-in_root ldconfig -p | grep -q "/$LIBDIR/libnormquant.so.${VERSION%%.*}$" || fail "ldconfig does not know the library"
+library=usr/$LIBDIR/libnormquant.so.$ABI
+in_root ldconfig -p | grep -q "/$LIBDIR/libnormquant.so.$ABI$" || fail "ldconfig does not know the library"
 "$CC" -std=c99 -I"$root/usr/include" "$SOURCE/tests/examples/quickstart.c" -o "$root/tmp/shared" -L"$root/usr/$LIBDIR" -lnormquant
 "$CC" -std=c99 -I"$root/usr/include" "$SOURCE/tests/examples/quickstart.c" -o "$root/tmp/static" "$root/usr/$LIBDIR/libnormquant.a" \
     -lstdc++ -lm -pthread -ldl

@@ -2,7 +2,7 @@
 # Nothing in it knows the prefix: the tree can be moved.
 
 # <name>/copyright is where Debian looks for the licence of a package.
-set(NORMQUANT_PACKAGE_runtime libnormquant${PROJECT_VERSION_MAJOR})
+set(NORMQUANT_PACKAGE_runtime libnormquant${NORMQUANT_ABI_VERSION})
 set(NORMQUANT_PACKAGE_development libnormquant-dev)
 set(NORMQUANT_PACKAGE_tools normquant)
 set(NORMQUANT_COMPONENTS runtime development)
@@ -21,9 +21,13 @@ install(FILES ${PROJECT_SOURCE_DIR}/include/normquant/normquant.h ${PROJECT_SOUR
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/normquant COMPONENT development)
 
 # find_package(normquant): normquant::normquant and normquant::normquant_static. They need no other package, so that the file which
-# CMake writes of them is the configuration. A version may stand in for another where the SONAME is the same.
+# CMake writes of them is the configuration. A later version stands in for another where the SONAME is the same.
 include(CMakePackageConfigHelpers)
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/normquantConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+set(same_abi SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(same_abi SameMinorVersion)
+endif()
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/normquantConfigVersion.cmake COMPATIBILITY ${same_abi})
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/normquant)
 install(FILES ${PROJECT_BINARY_DIR}/normquantConfigVersion.cmake DESTINATION ${package_dir} COMPONENT development)
 install(EXPORT normquant NAMESPACE normquant:: FILE normquantConfig.cmake DESTINATION ${package_dir} COMPONENT development)

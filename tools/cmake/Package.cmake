@@ -1,4 +1,4 @@
-# Debian packages, one a component: libnormquant0, libnormquant-dev, normquant. For CMAKE_INSTALL_PREFIX=/usr (preset: package), as the
+# Debian packages, one a component: libnormquant0.1, libnormquant-dev, normquant. For CMAKE_INSTALL_PREFIX=/usr (preset: package), as the
 # folders of libraries and of zsh's completions go by it; cpack --config BUILD/CPackConfig.cmake, with SOURCE_DATE_EPOCH for equal bytes.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME normquant)
