@@ -10,7 +10,7 @@ readonly NUMPY_WHEELS=(numpy ml-dtypes) # whichever version this python3 can use
 readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
 readonly LIBRARIES=(libfmt-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2)
 # What single tests need, which are skipped without. dpkg-shlibdeps: the packages'; the others use what is installed, as people do.
-readonly TEST_COMMANDS=(pkg-config:pkg-config dpkg-shlibdeps:dpkg-dev groff:groff-base zsh:zsh fish:fish)
+readonly TEST_COMMANDS=(pkg-config:pkg-config dpkg-shlibdeps:dpkg-dev /usr/bin/python3:python3 groff:groff-base zsh:zsh fish:fish)
 
 say() { printf '==> %s\n' "$*"; }
 

@@ -9,6 +9,10 @@ set(development
   ${LIBDIR}/libnormquant.a ${LIBDIR}/libnormquant.so ${LIBDIR}/pkgconfig/normquant.pc
   ${cmake_dir}/normquantConfig.cmake ${cmake_dir}/normquantConfig-${config}.cmake ${cmake_dir}/normquantConfigVersion.cmake
   share/doc/libnormquant-dev/copyright)
+set(python ${PYTHON_DIR}/normquant.py share/doc/python3-normquant/copyright)
+if(NOT PYTHON_DIR STREQUAL lib/python3/dist-packages)
+  list(APPEND python ${PYTHON_DIR}/${soname})
+endif()
 set(tools
   bin/normquant share/doc/normquant/copyright share/man/man1/normquant.1 share/bash-completion/completions/normquant
   share/${ZSH_DIR}/_normquant share/fish/vendor_completions.d/normquant.fish)
@@ -31,7 +35,7 @@ endfunction()
 set(staging ${PREFIX}.staging)
 file(REMOVE_RECURSE ${PREFIX} ${staging})
 set(all "")
-foreach(component runtime development)
+foreach(component runtime development python)
   install_into(${staging}/${component} --component ${component})
   expect_files(${staging}/${component} ${${component}})
   list(APPEND all ${${component}})
