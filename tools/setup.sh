@@ -3,8 +3,8 @@
 #
 #   NORMQUANT_CUDA=auto|wheels|DIR   a CUDA Toolkit that is new enough if one is found, else wheels (the default); always the wheels; this one
 
-# cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC. Nothing else of the toolkit is needed.
-readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96)
+# cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC, the ranges for profilers in nvtx. Nothing else of the toolkit is needed.
+readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-nvtx==13.0.85)
 readonly NVDISASM_WHEEL=nvidia-cuda-nvdisasm==13.5.37
 readonly NUMPY_WHEELS=(numpy ml-dtypes) # whichever version this python3 can use: bytes alone are compared
 readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
@@ -152,9 +152,9 @@ provide_cuda() {
             "name the root of a CUDA Toolkit >= $(cuda_name "$CUDA_MIN"), or NORMQUANT_CUDA=wheels to fetch what is needed from PyPI"
         ;;
     esac
-    if [[ $root == "$wheels"/* ]] && ! usable_cuda "$root"; then
+    if [[ $root == "$wheels"/* ]] && ! { usable_cuda "$root" && [[ -e $root/include/nvtx3/nvToolsExt.h ]]; }; then
         say "fetching ${CUDA_WHEELS[*]} from PyPI into $wheels (90 MB)"
-        fetch_wheels "$wheels" "${CUDA_WHEELS[@]}" || fail "pip could not fetch ${CUDA_WHEELS[*]}" \
+        fetch_wheels "$wheels" "${CUDA_WHEELS[@]}" || usable_cuda "$root" || fail "pip could not fetch ${CUDA_WHEELS[*]}" \
             "check the network, or install a CUDA Toolkit >= $(cuda_name "$CUDA_MIN") and set NORMQUANT_CUDA to its folder"
         usable_cuda "$root" || fail "the wheels in $wheels hold no usable cuda.h, nvrtc.h and libnvrtc" "remove $wheels and run this again"
     fi
