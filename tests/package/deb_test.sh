@@ -41,7 +41,8 @@ runtime_deb=$debs/${runtime}_${VERSION}_$arch.deb tools_deb=$debs/normquant_${VE
 development_deb=$debs/libnormquant-dev_${VERSION}_$arch.deb python_deb=$debs/python3-normquant_${VERSION}_all.deb
 same "what programs that are linked to the library need" "libnormquant $ABI $runtime (>= $VERSION)" \
     "$(dpkg-deb --ctrl-tarfile "$runtime_deb" | tar -xOf - ./shlibs)"
-grep -q "packages $runtime, libnormquant-dev, python3-normquant and normquant" "$SOURCE/README.md" || fail "README.md names other packages"
+[[ $(tr "\n" " " <"$SOURCE/README.md") == *"packages $runtime, libnormquant-dev, python3-normquant and normquant,"* ]] ||
+    fail "README.md names other packages"
 same "what the headers need" "$runtime (= $VERSION)" "$(dpkg-deb -f "$development_deb" Depends)"
 same "what the Python module needs" "$runtime (= $VERSION), python3" "$(dpkg-deb -f "$python_deb" Depends)"
 
