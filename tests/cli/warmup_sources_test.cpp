@@ -99,6 +99,17 @@ TEST_CASE("options that are given win over the model") {
           std::set<std::string>{"8192 rmsnorm bf16 same 0 nvfp4 linear off on", "8192 rmsnorm bf16 same 0 nvfp4 linear on on"});
 }
 
+TEST_CASE("a model of a dtype that rows cannot have is planned with the one that is given") {
+    const TempDirectory d;
+    const std::string config = write(d, "config.json", R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "float32"})");
+    const std::vector<std::string> arguments{"--model", config, "--arch", "sm_90", "--format", "nvfp4", "--layout", "linear", "--dtype", "bf16"};
+    const std::set<std::string> expected{"64 rmsnorm bf16 same 0 nvfp4 linear off off", "64 add_rmsnorm bf16 same 0 nvfp4 linear off off"};
+    CHECK(planned(arguments) == expected);
+    // The weights beside it do not decide in its place.
+    save(d / "model.safetensors", safetensors(R"({"model.norm.weight":{"dtype":"F16","shape":[64],"data_offsets":[0,128]}})", Blob(128)));
+    refused({"--model", d.path(), "--arch", "sm_90"}, "torch_dtype is 'float32'");
+}
+
 TEST_CASE("a model of a type that is not known is planned with a note") {
     const ToolResult result = warmup({"--model", NORMQUANT_TEST_DATA "/models/unknown.json", "--arch", "sm_90", "--dry-run"});
     CHECK(result.exit_code == 0);
@@ -116,7 +127,8 @@ TEST_CASE("configs that say too little, or nonsense") {
     config(R"({"model_type": "llama"})", "it has no hidden_size");
     config(R"({"model_type": "llama", "hidden_size": "wide"})", "hidden_size is \"wide\": a whole number is accepted");
     config(R"({"model_type": "llama", "hidden_size": -1})", "hidden_size is -1");
-    config(R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "float32"})", "torch_dtype is 'float32'");
+    config(R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "float32"})",
+           "torch_dtype is 'float32': rows are bfloat16 or float16; say which with --dtype");
     config(R"({"model_type": "phimoe", "hidden_size": 64, "rms_norm_eps": 1e-5})", "model_type 'phimoe' computes a LayerNorm");
     refused({"--model", d / "absent.json", "--arch", "sm_90"}, "absent.json: No such file");
     refused({"--model", d.path() + "/..", "--arch", "sm_90"}, "has neither a config.json nor a .safetensors file");
