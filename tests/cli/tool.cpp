@@ -150,7 +150,8 @@ ToolResult run_tool_on_terminal(const std::vector<std::string>& arguments, const
     return result;
 }
 
-ToolResult interrupt_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+ToolResult meet_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& text,
+                     const std::function<void(pid_t)>& then) {
     const TempDirectory directory;
     const std::string out = directory / "stdout";
     int pipe_ends[2];
@@ -158,9 +159,13 @@ ToolResult interrupt_tool(const std::vector<std::string>& arguments, const std::
     const pid_t child = start({arguments, environment}, {open_for_child("/dev/null", O_RDONLY),
                                                          open_for_child(out, O_WRONLY | O_CREAT | O_TRUNC), pipe_ends[1]});
     ToolResult result;
-    char first = 0;
-    if (::read(pipe_ends[0], &first, 1) != 1 || kill(child, SIGINT) != 0) throw std::runtime_error("interrupt");
-    result.err = first + text_until_end(pipe_ends[0]);
+    for (char next = 0; result.err.empty() || result.err.find(text) == std::string::npos; result.err += next) {
+        if (::read(pipe_ends[0], &next, 1) == 1) continue;
+        exit_code_of(child);
+        throw std::runtime_error("it did not say '" + text + "', but: " + result.err);
+    }
+    then(child);
+    result.err += text_until_end(pipe_ends[0]);
     close(pipe_ends[0]);
     result.exit_code = exit_code_of(child);
     result.out = text_of(out);

@@ -2,10 +2,12 @@
 #include "cache_fixture.h"
 #include "support/catch.h"
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 using namespace nq::test;
 
@@ -66,6 +68,15 @@ Json archs(const std::string& names, const std::string& nvrtc = NORMQUANT_FAKE_N
     INFO(result.err);
     REQUIRE(result.exit_code == 0);
     return result.json()["archs"];
+}
+
+// Has the process a handler for it?
+bool catches(pid_t process, int signal) {
+    std::ifstream status("/proc/" + std::to_string(process) + "/status");
+    for (std::string label, value; status >> label;) {
+        if (label == "SigCgt:") return status >> value && (std::stoull(value, nullptr, 16) >> (signal - 1) & 1) != 0;
+    }
+    return false;
 }
 
 }  // namespace
@@ -283,13 +294,11 @@ TEST_CASE("progress is a bar on a terminal, plain lines elsewhere") {
 
 TEST_CASE("an interrupted warm-up says so, and is resumed by the same command") {
     const CacheFixture f;
-    // More lines than the pipe holds: it cannot have ended when the signal comes.
-    std::string hidden = "64";
-    for (int i = 5; i < 40; ++i) hidden += "," + std::to_string(16 * i);
     const std::string bundle = f.directory / "kernels.nqb";
-    const std::vector<std::string> arguments{"warmup", "--hidden", hidden, "--arch", "sm_90", "--format", "nvfp4",
+    const std::vector<std::string> arguments{"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4",
                                              "--layout", "linear", "--threads", "1", "--bundle", bundle, "--json"};
-    const ToolResult stopped = interrupt_tool(arguments, f.settings());
+    const int signal = GENERATE(SIGINT, SIGTERM);
+    const ToolResult stopped = meet_tool(arguments, f.settings(), "", [&](pid_t child) { REQUIRE(kill(child, signal) == 0); });
     INFO(stopped.err);
     CHECK(stopped.exit_code == 3);
     const Json part = stopped.json();
@@ -304,6 +313,18 @@ TEST_CASE("an interrupted warm-up says so, and is resumed by the same command") 
     CHECK(resumed.json()["cached"].get<int>() >= part["kernels"].get<int>());
     CHECK(resumed.json()["kernels"] == part["planned"]);
     CHECK(resumed.json()["bundle"]["kernels"] == part["planned"]);
+}
+
+TEST_CASE("a second signal ends a warm-up at once") {
+    const CacheFixture f;
+    const ToolResult ended = meet_tool({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4", "--threads", "1"},
+                                       f.settings(), "", [](pid_t child) {
+                                           REQUIRE(kill(child, SIGINT) == 0);
+                                           while (catches(child, SIGINT)) std::this_thread::yield();  // until the first is there
+                                           REQUIRE(kill(child, SIGINT) == 0);
+                                       });
+    CHECK(ended.exit_code == 128 + SIGINT);
+    CHECK(ended.out.empty());
 }
 
 TEST_CASE("every compile is dumped where NORMQUANT_DUMP_DIR says") {

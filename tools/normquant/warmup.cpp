@@ -42,7 +42,7 @@ Examples:
   normquant warmup --hidden 4096,7168 --arch h200,b200
   normquant warmup --model config.json --arch all --format nvfp4 --layout swizzled --dry-run
   normquant warmup --manifest recorded.json --bundle kernels.nqb
-Exit codes: 0 all there, 1 none could be made, 2 bad option or input, 3 some failed, or interrupted.)";
+Exit codes: 0 all there, 1 none could be made, 2 bad option or input, 3 some failed, interrupted, or no bundle written.)";
 
 struct WarmupOptions {
     WarmupSources sources{.lists = {.formats = {"nvfp4", "mxfp4"}, .layouts = {"linear", "swizzled"}}};
@@ -143,6 +143,28 @@ Report dry_run(const WarmupPlan& plan) {
     return report;
 }
 
+// A bundle that lacks kernels would only be found out when serving: it is written when every kernel is there.
+void add_bundle(Report& report, Context& context, const WarmupPlan& plan, const std::string& path) {
+    report.json["bundle"] = nullptr;
+    const auto not_written = [&](const std::string& reason) {
+        report.text += fmt::format("  bundle: {} not written: {}\n", printable(path), printable(reason));
+        report.json["bundle_error"] = reason;
+    };
+    if (report.exit_code != kOk) return not_written("not every kernel is there");
+    const auto written = write_warm_bundle(context, plan, path);
+    if (!written) {
+        note(fmt::format("bundle {} not written: {}", path, written.error().message));
+        report.exit_code = kPartial;
+        return not_written(written.error().message);
+    }
+    report.text += fmt::format("  bundle: {} kernels{}{}, {} in {}\n", written->entries,
+                               written->kept != 0 ? fmt::format(" ({} kept from before)", written->kept) : "",
+                               written->dropped != 0 ? fmt::format(", {} of other kernel sources left out", written->dropped) : "",
+                               size_text(written->bytes), printable(path));
+    report.json["bundle"] = {{"path", path}, {"kernels", written->entries}, {"kept", written->kept},
+                             {"dropped", written->dropped}, {"bytes", written->bytes}};
+}
+
 Result<Report> warmup(const WarmupOptions& options) {
     const auto context = open_context(options);
     if (!context) return context.error();
@@ -150,12 +172,9 @@ Result<Report> warmup(const WarmupOptions& options) {
     if (!plan) return plan.error();
     if (options.dry_run) return dry_run(*plan);
     const std::string cache_dir = (*context)->cache_dir();
-    std::optional<Bundle> present;
     if (!options.bundle.empty()) {
         if (cache_dir.empty()) return usage_error("--bundle needs a cache to compile into: name a directory with --cache-dir");
-        auto opened = open_present_bundle(options.bundle, (*context)->config().cache.store.shared);
-        if (!opened) return opened.error();
-        present = *std::move(opened);
+        if (const Outcome place = check_bundle_place(options.bundle, (*context)->config().cache.store.shared); !place) return place.error();
     }
     for (const std::string& reason : plan->left_out) fmt::print(stderr, "note: {}\n", printable(reason));
 
@@ -198,19 +217,7 @@ Result<Report> warmup(const WarmupOptions& options) {
         {"command", "warmup"},  {"cache_dir", cache_dir},       {"kernels", kernels},       {"planned", plan->kernels},
         {"compiled", compiled}, {"cached", cached},             {"failed", failed},         {"interrupted", interrupted},
         {"seconds", seconds},   {"archs", std::move(per_arch)}, {"left_out", plan->left_out}, {"failures", std::move(results.failures)}};
-    if (options.bundle.empty()) return report;
-    if (report.exit_code != kOk) {  // a bundle that lacks kernels would only be found out when serving
-        report.text += fmt::format("  bundle: {} not written, for not every kernel is there\n", printable(options.bundle));
-        report.json["bundle"] = nullptr;
-        return report;
-    }
-    const auto written = write_warm_bundle(**context, *plan, options.bundle, present);
-    if (!written) return written.error();
-    report.text += fmt::format("  bundle: {} kernels{}, {} in {}\n", written->entries,
-                               written->kept != 0 ? fmt::format(" ({} kept from before)", written->kept) : "",
-                               size_text(written->bytes), printable(options.bundle));
-    report.json["bundle"] = {
-        {"path", options.bundle}, {"kernels", written->entries}, {"kept", written->kept}, {"bytes", written->bytes}};
+    if (!options.bundle.empty()) add_bundle(report, **context, *plan, options.bundle);
     return report;
 }
 
@@ -224,7 +231,7 @@ Command add_warmup(CLI::App& parent) {
         ->allow_extra_args(false);
     app->add_option("--manifest", options->sources.manifests, "JSON file of problems, as NORMQUANT_RECORD writes; may be repeated")
         ->allow_extra_args(false);
-    app->add_option("--bundle", options->bundle, "Also write the kernels into this one file, beside what it has");
+    app->add_option("--bundle", options->bundle, "Also write the kernels into this one file, beside what it has of the same kernel sources");
     app->add_flag("--dry-run", options->dry_run, "Print what would be made; its --json is a manifest");
     app->add_option("--threads", options->threads, "Compiles at a time; 0: one a core")->capture_default_str();
     add_cache_dir(*app, options->cache_dir);
