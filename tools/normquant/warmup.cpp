@@ -5,8 +5,8 @@
 #include "plan/plan.h"
 #include "printable.h"
 #include "progress.h"
-#include "runtime/parallel.h"
 #include "runtime/precompile.h"
+#include "support/cores.h"
 #include "units.h"
 #include "warmup_bundle.h"
 #include "warmup_plan.h"
@@ -120,7 +120,7 @@ Result<std::unique_ptr<Context>> open_context(const WarmupOptions& options) {
     if (!threads) return threads.error();
     nq_context_options context_options = NQ_CONTEXT_OPTIONS_INIT;
     // A context by itself leaves cores to its program; nothing else runs here.
-    context_options.compile_threads = *threads != 0 ? *threads : cores();
+    context_options.compile_threads = *threads != 0 ? *threads : compiles_at_a_time();
     if (!options.cache_dir.empty()) context_options.cache_dir = options.cache_dir.c_str();
     const auto environment = read_environment();
     if (!environment) return environment.error();
@@ -233,7 +233,7 @@ Command add_warmup(CLI::App& parent) {
         ->allow_extra_args(false);
     app->add_option("--bundle", options->bundle, "Also write the kernels into this one file, beside what it has of the same kernel sources");
     app->add_flag("--dry-run", options->dry_run, "Print what would be made; its --json is a manifest");
-    app->add_option("--threads", options->threads, "Compiles at a time; 0: one a core")->capture_default_str();
+    app->add_option("--threads", options->threads, "Compiles at a time; 0: as many as cores and memory allow, also in a container")->capture_default_str();
     add_cache_dir(*app, options->cache_dir);
     app->footer(kWarmupFooter);
     return {app, [options] { return warmup(*options); }};
