@@ -245,8 +245,9 @@ TEST_CASE("layers: each is looked at") {
 TEST_CASE("variables: each that is wrong is a problem, and the others still count") {
     const CacheFixture f;
     const Doctor found = doctor(f, {"NORMQUANT_JIT=maybe", "NORMQUANT_CACHE_SIZE=big", "NORMQUANT_LOG=loud",
-                                    "NORMQUANT_CACHE_DRI=/x", "NVRTC_APPEND_FLAGS=-G"});
+                                    "NORMQUANT_CACHE_DRI=/x", "NVRTC_APPEND_FLAGS=-G", "NORMQUANT_LIBRARY=/x/libnormquant.so"});
     CHECK(found.exit_code == 1);
+    CHECK(found.has("ok", "environment", "NORMQUANT_LIBRARY=/x/libnormquant.so"));
     CHECK(found.problems() == 3);
     CHECK(found.has("problem", "environment", "NORMQUANT_JIT='maybe'"));
     CHECK(found.has("problem", "environment", "NORMQUANT_CACHE_SIZE='big'"));

@@ -147,6 +147,26 @@ TEST_CASE("a problem that was missed is recorded as well") {
     CHECK(fleet.serve("nvfp4", "linear").exit_code == 0);
 }
 
+TEST_CASE("a record begins a line of its own, whatever the file ends with") {
+    const Fleet fleet;
+    fleet.record();
+    const std::string lines = fleet.record_text(), first = lines.substr(0, lines.find('\n') + 1);
+    const auto after = [&](const std::string& before) {
+        save(fleet.recorded, {before.begin(), before.end()});
+        fleet.record();
+        return fleet.record_text();
+    };
+    const std::string by_hand = R"({"hidden": 128, "arch": "sm_90"})", torn = R"({"hidden":64,"op":"rms)";
+    CHECK(after(by_hand) == by_hand + "\n" + lines);
+    CHECK(after(by_hand + "\n") == by_hand + "\n" + lines);
+    CHECK(after(torn) == torn + "\n" + lines);
+    CHECK(after("") == lines);
+    CHECK(after(torn + first) == torn + first + lines);  // as it stands there, nobody reads it
+    after(torn);
+    fleet.build();
+    CHECK(fleet.serve("nvfp4", "swizzled").exit_code == 0);
+}
+
 TEST_CASE("a record that cannot be written is a warning") {
     const Fleet fleet;
     const ToolResult result = run_tool(fleet.engine("nvfp4", "linear"), {"NORMQUANT_LIBCUDA=" NORMQUANT_FAKE_GPU, "NORMQUANT_NVRTC=" NORMQUANT_FAKE_NVRTC,

@@ -196,6 +196,9 @@ TEST_CASE("targets have the names of GPUs") {
     CHECK(archs("h200") == Json({"sm_90"}));
     CHECK(archs("b200,B300,gb300") == Json({"sm_100f"}));
     CHECK(archs("rtx5090,RTX-5090,dgx_spark,sm_89") == Json({"sm_120f", "sm_89"}));
+    CHECK(archs("b100") == Json({"sm_100f"}));
+    CHECK(archs("rtx5070,rtx5060") == Json({"sm_120f"}));
+    CHECK(archs("rtx4070,l20") == Json({"sm_89"}));
     CHECK(archs("all") == Json({"sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100f", "sm_110f", "sm_120f"}));
     CHECK(archs("all", "/nonexistent") == archs("all"));
     refused({"--hidden", "64", "--arch", "h100x"}, "GPUs: a100");
@@ -225,6 +228,10 @@ TEST_CASE("manifests are JSON: a document, a list, or lines") {
                     "layout": "both", "y_out": true, "overlap": true}])", {"--arch", "sm_90"}) ==
           std::set<std::string>{"64 add_rmsnorm fp16 fp32 1 ue8m0/16 both on on"});
 
+    // What stands beside the problems holds for each that does not say otherwise, whatever the options say.
+    CHECK(plan(R"({"arch": "h200", "layout": "swizzled", "hidden": 128, "problems": [{"hidden": 64}, {"op": "add_rmsnorm", "layout": "both"}]})") ==
+          std::set<std::string>{"64 rmsnorm bf16 same 0 nvfp4 swizzled off off", "128 add_rmsnorm bf16 same 0 nvfp4 both off off"});
+
     const auto bad = [&](const std::string& text, const std::string& message) {
         refused({"--manifest", write(d, "m.json", text), "--arch", "sm_90"}, "m.json: " + message);
     };
@@ -237,9 +244,45 @@ TEST_CASE("manifests are JSON: a document, a list, or lines") {
     bad(R"([{"hidden": []}])", "problem 1: hidden is an empty list");
     bad(R"([{"hidden": 64, "layout": "diagonal"}])", "problem 1: --layout 'diagonal' is not accepted: choose one of linear, swizzled, both");
     bad("3", "it has no problems");
+    bad(R"({"archs": ["h200"], "problems": [{"hidden": 64}]})", "'archs' is none of problems, hidden, arch, op");
+    bad(R"({"command": "warmup", "problems": [{"hidden": 64}]})", "'command' is none of problems, ");
     refused({"--manifest", d / "absent", "--arch", "sm_90"}, "absent: No such file");
     refused({"--manifest", write(d, "m.json", R"({"hidden": 64})")}, "--arch is missing");
     refused({"--arch", "sm_90"}, "nothing to compile: give --hidden, --model or --manifest");
+}
+
+TEST_CASE("a record whose writer was killed is read but for the line it was at") {
+    const TempDirectory d;
+    const std::string whole = R"({"hidden":64,"op":"rmsnorm","arch":"sm_90"})";
+    for (const char* const torn : {R"({"hidden":4096,"op":"add_)", R"({"hid)", R"({)"}) {
+        for (const std::string& text : {whole + "\n" + torn, std::string(torn) + "\n" + whole + "\n"}) {
+            INFO(text);
+            const ToolResult result = warmup({"--manifest", write(d, "m.json", text), "--format", "nvfp4", "--layout", "linear", "--dry-run", "--json"});
+            REQUIRE(result.exit_code == 0);
+            CHECK(problems_of(result.json()) == std::set<std::string>{"64 rmsnorm bf16 same 0 nvfp4 linear off off"});
+            const std::string line = text.starts_with(whole) ? "2" : "1";
+            CHECK(result.json()["left_out"] == Json({d.path() + "/m.json: line " + line + " is the beginning of a problem, and left out"}));
+        }
+    }
+    // What was never the beginning of a record is a mistake.
+    refused({"--manifest", write(d, "m.json", whole + "\n{\"hiden\": 64"), "--arch", "sm_90"}, "line 2 is not a JSON object");
+    refused({"--manifest", write(d, "m.json", "{\"hidden\":64,}\n" + whole), "--arch", "sm_90"}, "line 1 is not a JSON object");
+}
+
+TEST_CASE("the README's numbers of kernels") {
+    const auto kernels = [](const std::string& model) {
+        const ToolResult result = warmup({"--model", NORMQUANT_TEST_DATA "/models/" + model, "--arch", "sm_90,sm_100f,sm_120f", "--format", "nvfp4",
+                                          "--layout", "swizzled", "--dry-run", "--json"});
+        REQUIRE(result.exit_code == 0);
+        return result.json()["kernels"].get<int>();
+    };
+    std::ifstream readme(NORMQUANT_SOURCE_ROOT "/README.md");
+    std::string said;
+    for (std::string line; std::getline(readme, line);) {
+        if (line.starts_with("Every kernel of a model for sm_90, sm_100f and sm_120f, NVFP4 with swizzled scales: ")) said = line;
+    }
+    CHECK(said.find("Llama 3 70B " + std::to_string(kernels("llama_3_70b.json")) + " kernels") != std::string::npos);
+    CHECK(said.find("DeepSeek V3 " + std::to_string(kernels("deepseek_v3.json")) + " kernels") != std::string::npos);
 }
 
 TEST_CASE("a dry run's JSON is a manifest, of targets each with its own problems") {
@@ -290,6 +333,30 @@ TEST_CASE("progress is a bar on a terminal, plain lines elsewhere") {
     const ToolResult piped = f.run(arguments, {"TERM=xterm"});
     CHECK(piped.err.find("[1/") == 0);
     CHECK((piped.err + piped.out).find_first_of("\033\r") == std::string::npos);
+}
+
+TEST_CASE("what is logged takes the bar's place") {
+    const CacheFixture f;
+    const ToolResult terminal = run_tool_on_terminal({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4"},
+                                                     f.settings({"TERM=xterm", "NORMQUANT_LOG=info"}));
+    INFO(terminal.out);
+    CHECK(terminal.exit_code == 0);
+    std::size_t lines = 0;
+    for (std::size_t at = terminal.out.find("normquant: info: "); at != std::string::npos; at = terminal.out.find("normquant: info: ", at + 1)) {
+        ++lines;
+        const std::string_view before = std::string_view(terminal.out).substr(0, at);
+        CHECK((before.empty() || before.ends_with('\n') || before.ends_with("\033[K")));
+    }
+    CHECK(lines > 36);  // one for each compile
+}
+
+TEST_CASE("a warm-up that is interrupted before anything was made is partial, too") {
+    const CacheFixture f;
+    const ToolResult stopped = meet_tool({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4", "--threads", "1", "--json"},
+                                         f.settings({"NORMQUANT_JIT=off"}), "", [](pid_t child) { REQUIRE(kill(child, SIGINT) == 0); });
+    CHECK(stopped.exit_code == 3);
+    CHECK(stopped.json()["interrupted"] == true);
+    CHECK(stopped.json()["failed"] == stopped.json()["kernels"]);
 }
 
 TEST_CASE("an interrupted warm-up says so, and is resumed by the same command") {

@@ -7,6 +7,7 @@
 #include "progress.h"
 #include "runtime/precompile.h"
 #include "support/cores.h"
+#include "support/log.h"
 #include "units.h"
 #include "warmup_bundle.h"
 #include "warmup_plan.h"
@@ -18,6 +19,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace nq::cli {
 namespace {
@@ -31,8 +33,9 @@ Problems come from any of
   --hidden      row lengths; every combination of the lists of options is made
   --model       a Hugging Face config.json, a .safetensors file, or a model's folder: the lengths of its RMSNorms, and what the model
                 says of --dtype, --weight-dtype and --weight-bias; with and without residual add where there is a residual
-  --manifest    a JSON file: what an engine recorded under NORMQUANT_RECORD=FILE, or {"arch": ["h200"], "problems": [{"hidden": [4096,
-                7168], "op": "add_rmsnorm"}]}, with the options' names as keys; what it leaves out, the options say
+  --manifest    a JSON file: what an engine recorded under NORMQUANT_RECORD=FILE, or {"arch": ["h200"], "layout": "swizzled",
+                "problems": [{"hidden": [4096, 7168], "op": "add_rmsnorm"}]}, with the options' names as keys; those beside problems
+                hold for each that does not say otherwise, and what is said nowhere, the options say
 Options that are given win over what a model says; --arch wins over a manifest's.
 
 Targets: GPUs by name, or sm_80, sm_86, sm_89, sm_90 and, on Blackwell, family targets: sm_100f (B200, B300), sm_110f, sm_120f
@@ -82,7 +85,9 @@ struct Results {
         ArchTally& tally = tallies[event.arch];
         const double milliseconds = static_cast<double>(event.compile_ns) * 1e-6;
         std::string outcome = "cached";
+        auto step = Progress::Step::hit;
         if (event.status != NQ_OK) {
+            step = Progress::Step::failed;
             ++tally.failed;
             outcome = fmt::format("failed: {}", event.message);
             failures.push_back(
@@ -90,11 +95,12 @@ struct Results {
         } else if (event.cached != 0) {
             ++tally.cached;
         } else {
+            step = Progress::Step::made;
             ++tally.compiled;
             tally.milliseconds.push_back(milliseconds);
             outcome = fmt::format("compiled in {:.0f} ms", milliseconds);
         }
-        progress.step(printable(fmt::format("{}: {}", what, outcome)), event.status != NQ_OK ? Progress::Keep::yes : Progress::Keep::no);
+        progress.step(printable(fmt::format("{}: {}", what, outcome)), step);
     }
 };
 
@@ -114,13 +120,26 @@ Outcome compile_group(Context& context, const WarmupPlan::Group& group, Results&
     });
 }
 
+// What the context logs, beside the bar once there is one.
+struct Log {
+    std::optional<Progress> progress;
+
+    static void write(std::uint32_t level, const char* message, void* self) {
+        auto& progress = static_cast<Log*>(self)->progress;
+        const auto print = [&] { log_to_stderr(level, message, nullptr); };
+        progress ? progress->beside(print) : print();
+    }
+};
+
 // One context for the plan and the compiles: what NVRTC is found decides both.
-Result<std::unique_ptr<Context>> open_context(const WarmupOptions& options) {
+Result<std::unique_ptr<Context>> open_context(const WarmupOptions& options, Log& log) {
     const auto threads = parse_count("--threads", options.threads, 0, 1024);
     if (!threads) return threads.error();
     nq_context_options context_options = NQ_CONTEXT_OPTIONS_INIT;
     // A context by itself leaves cores to its program; nothing else runs here.
     context_options.compile_threads = *threads != 0 ? *threads : compiles_at_a_time();
+    context_options.log_callback = &Log::write;
+    context_options.log_payload = &log;
     if (!options.cache_dir.empty()) context_options.cache_dir = options.cache_dir.c_str();
     const auto environment = read_environment();
     if (!environment) return environment.error();
@@ -166,7 +185,8 @@ void add_bundle(Report& report, Context& context, const WarmupPlan& plan, const 
 }
 
 Result<Report> warmup(const WarmupOptions& options) {
-    const auto context = open_context(options);
+    Log log;
+    const auto context = open_context(options, log);
     if (!context) return context.error();
     const auto plan = plan_for(**context, options.sources);
     if (!plan) return plan.error();
@@ -180,7 +200,7 @@ Result<Report> warmup(const WarmupOptions& options) {
 
     const Interruption interruption;
     Results results;
-    Progress progress(plan->kernels);
+    Progress& progress = log.progress.emplace(plan->kernels);
     const auto begin = std::chrono::steady_clock::now();
     for (const WarmupPlan::Group& group : plan->groups) {
         const std::uint64_t before = progress.done();
@@ -207,7 +227,7 @@ Result<Report> warmup(const WarmupOptions& options) {
                              tally.cached, tally.failed);
     }
     Report report;
-    report.exit_code = failed == kernels ? kFailed : failed != 0 || interrupted ? kPartial : kOk;
+    report.exit_code = failed == 0 && !interrupted ? kOk : failed == kernels && !interrupted ? kFailed : kPartial;
     report.text = fmt::format("normquant warmup: {} kernels, {} compiled, {} cached, {} failed, {:.1f} s\n{}  {}\n",
                               kernels, compiled, cached, failed, seconds, lines,
                               cache_dir.empty() ? "no disk cache: nothing was kept" : "cache: " + printable(cache_dir));

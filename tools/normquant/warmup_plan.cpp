@@ -79,8 +79,10 @@ public:
         const auto file = MappedFile::open(path);
         if (!file) return usage_error(fmt::format("--manifest {}: {}", path, file.error().message));
         const Bytes bytes = file->bytes();
-        auto problems = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, lists);
+        std::vector<std::string> notes;
+        auto problems = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, lists, notes);
         if (!problems) return usage_error(fmt::format("--manifest {}: {}", path, problems.error().message));
+        for (const std::string& note : notes) plan.left_out.push_back(fmt::format("{}: {}", path, note));
         for (std::size_t i = 0; i < problems->size(); ++i) {
             if (!lists.archs.empty()) (*problems)[i].archs = lists.archs;
             if (const Outcome added = add((*problems)[i], nullptr); !added)
