@@ -30,6 +30,18 @@ struct ArrivalBarrier {
             : "memory");
         return passed != 0;
     }
+    // Of what other blocks of the cluster send: only an acquire of its scope pairs with them. It empties L1, too.
+    NQ_DEVICE bool cluster_has_passed(u32 parity) {
+        u32 passed;
+        asm volatile(
+            "{\n\t.reg .pred p;\n\t"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+            "selp.u32 %0, 1, 0, p;\n\t}"
+            : "=r"(passed)
+            : "r"(shared_address(&state)), "r"(parity)
+            : "memory");
+        return passed != 0;
+    }
     // 16-byte aligned, a multiple of 16 bytes.
     template <class Config>
     NQ_DEVICE void copy(const Config& config, void* shared, const void* global, u32 bytes) {
@@ -88,6 +100,7 @@ struct ArrivalBarrier {
         ++phase;
         return true;
     }
+    bool cluster_has_passed(u32 parity) { return has_passed(parity); }
 };
 
 #endif

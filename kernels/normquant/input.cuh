@@ -20,7 +20,7 @@ NQ_DEVICE void wait_for_inputs(const Config& config, const Block& block, const P
 template <class Config>
 NQ_DEVICE u32 rows_of(const Config& config, const Params& params) {
     if (!config.device_rows || !params.device_rows) return params.rows;
-    const int rows = load_int(params.device_rows);
+    const int rows = static_cast<int>(load_word(config, params.device_rows));
     const u32 at_least_0 = rows < 0 ? 0 : static_cast<u32>(rows);
     return at_least_0 < params.rows ? at_least_0 : params.rows;
 }
@@ -31,7 +31,7 @@ NQ_DEVICE bool may_have_spare_blocks(const Config& config) { return config.swizz
 
 template <class Config>
 NQ_DEVICE float global_scale_of(const Config& config, const Params& params) {
-    return config.scale_format == kE4m3 && params.global_scale ? load_float(params.global_scale) : 1.0f;
+    return config.scale_format == kE4m3 && params.global_scale ? as_float(load_word(config, params.global_scale)) : 1.0f;
 }
 
 struct RowInput {

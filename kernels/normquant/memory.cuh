@@ -19,21 +19,27 @@ NQ_DEVICE void load_256(u32* d, const void* address) {
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7])
                  : "l"(address));
 }
-// Of what this kernel writes as well.
+// Of what is written while this kernel runs: by itself, or by one that it overlaps with.
 NQ_DEVICE void load_written_128(u32* d, const void* address) {
     asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                  : "l"(address)
                  : "memory");
 }
-NQ_DEVICE float load_float(const float* address) {
-    float d;
-    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(d) : "l"(address));
+NQ_DEVICE void load_written_256(u32* d, const void* address) {
+    asm volatile("ld.global.v8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7])
+                 : "l"(address)
+                 : "memory");
+}
+NQ_DEVICE u32 load_32(const void* address) {
+    u32 d;
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(d) : "l"(address));
     return d;
 }
-NQ_DEVICE int load_int(const int* address) {
-    int d;
-    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(d) : "l"(address));
+NQ_DEVICE u32 load_written_32(const void* address) {
+    u32 d;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(d) : "l"(address) : "memory");
     return d;
 }
 NQ_DEVICE void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
@@ -70,8 +76,9 @@ NQ_DEVICE void load_256(u32* d, const void* address) {
     for (u32 i = 0; i < 8; ++i) d[i] = chunk.words[i];
 }
 NQ_DEVICE void load_written_128(u32* d, const void* address) { load_128(d, address); }
-NQ_DEVICE float load_float(const float* address) { return *address; }
-NQ_DEVICE int load_int(const int* address) { return *address; }
+NQ_DEVICE void load_written_256(u32* d, const void* address) { load_256(d, address); }
+NQ_DEVICE u32 load_32(const void* address) { return *static_cast<const u32*>(address); }
+NQ_DEVICE u32 load_written_32(const void* address) { return load_32(address); }
 NQ_DEVICE void prefetch(const void* address) { static_cast<void>(*static_cast<const volatile u8*>(address)); }
 NQ_DEVICE void forget_origin(u32&) {}
 NQ_DEVICE void load_shared_128(u32* d, const void* address) { load_128(d, address); }
@@ -84,24 +91,38 @@ NQ_DEVICE void store_8(void* address, u32 v) { *static_cast<u8*>(address) = stat
 
 #endif
 
-// kWords words (4 or 8 of 16-bit elements, up to 16 of fp32) from a 16-byte aligned address.
+// kWords words (4 or 8 of 16-bit elements, up to 16 of fp32) from a 16-byte aligned address, of what this kernel writes as well.
+template <u32 kWords>
+NQ_DEVICE void load_written_words(u32* d, const void* address) {
+    NQ_UNROLL
+    for (u32 i = 0; i < kWords; i += 4) load_written_128(d + i, byte_offset(address, 4 * i));
+}
+
+// The same of an input, and a word of one. Only one that nobody writes while the kernel runs may come through the read-only path.
 template <u32 kWords, class Config>
 NQ_DEVICE void load_words(const Config& config, u32* d, const void* address) {
     if (config.load_bytes == 32 && kWords % 8 == 0) {
         NQ_UNROLL
-        for (u32 i = 0; i < kWords; i += 8) load_256(d + i, byte_offset(address, 4 * i));
+        for (u32 i = 0; i < kWords; i += 8) {
+            if (config.overlap) {
+                load_written_256(d + i, byte_offset(address, 4 * i));
+            } else {
+                load_256(d + i, byte_offset(address, 4 * i));
+            }
+        }
+    } else if (config.overlap) {
+        load_written_words<kWords>(d, address);
     } else {
         NQ_UNROLL
         for (u32 i = 0; i < kWords; i += 4) load_128(d + i, byte_offset(address, 4 * i));
     }
 }
 
-// The same for what this kernel writes as well, and for 16-byte alignment in any case.
-template <u32 kWords>
-NQ_DEVICE void load_written_words(u32* d, const void* address) {
-    NQ_UNROLL
-    for (u32 i = 0; i < kWords; i += 4) load_written_128(d + i, byte_offset(address, 4 * i));
+template <class Config>
+NQ_DEVICE u32 load_word(const Config& config, const void* address) {
+    return config.overlap ? load_written_32(address) : load_32(address);
 }
+
 template <u32 kWords>
 NQ_DEVICE void store_words(void* address, const u32* d) {
     NQ_UNROLL

@@ -184,7 +184,7 @@ NQ_DEVICE void share_sum(const Config& config, const Block& block, float* place,
         ArrivalBarrier& arrival = block.sums_arrival();
         block.cluster_wait();  // every block runs: its shared memory is there
         if (lane < config.cluster) block.send(lane, arrival, place, warp_sum);
-        block.wait_until([&] { return arrival.has_passed(0); });
+        block.wait_until([&] { return arrival.cluster_has_passed(0); });
     }
 }
 

@@ -177,6 +177,19 @@ const Kernel* Context::find(const KernelKey& key) {
     return kernel == state.kernels.end() ? nullptr : kernel->second.get();
 }
 
+const Kernel* Context::find_elsewhere(const KernelKey& key, CUdevice device) {
+    ProcessState& state = process();
+    const std::lock_guard lock(state.kernels_mutex);
+    KernelKey other = key;
+    other.context_id = 0;
+    for (auto kernel = state.kernels.lower_bound(other); kernel != state.kernels.end(); ++kernel) {
+        other.context_id = kernel->first.context_id;
+        if (kernel->first != other) break;
+        if (kernel->second->device().ordinal == device) return kernel->second.get();
+    }
+    return nullptr;
+}
+
 const Kernel* Context::keep(const KernelKey& key, std::unique_ptr<const Kernel> kernel) {
     ProcessState& state = process();
     const std::lock_guard lock(state.kernels_mutex);

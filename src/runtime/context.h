@@ -121,6 +121,8 @@ public:
 
     // Kernels are kept until the context ends, so that the pointers stay good.
     const Kernel* find(const KernelKey& key);
+    // The same for another context of the device.
+    const Kernel* find_elsewhere(const KernelKey& key, CUdevice device);
     const Kernel* keep(const KernelKey& key, std::unique_ptr<const Kernel> kernel);
 
 private:

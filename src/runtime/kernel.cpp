@@ -187,64 +187,88 @@ Result<Device> device_of(const Driver& driver, const DeviceContext& context) {
     return device;
 }
 
-Kernel::Kernel(std::shared_ptr<const Driver> driver, const Problem& problem, const Device& device)
-    : driver_(std::move(driver)), problem_(problem), device_(device) {}
-
-Kernel::~Kernel() {
-    // The driver of a parent is out of reach for a forked child.
-    if (!driver_->loaded_by.in_process()) return;
-    // At process exit the driver may have gone already (CUDA_ERROR_DEINITIALIZED), and the kernels with it.
-    const RelaxedCaptureMode relaxed(*driver_);
-    for (const Loaded& loaded : loaded_) driver_->cuLibraryUnload(loaded.library);
+Result<std::shared_ptr<const Kernel::Loaded>> Kernel::Loaded::load(std::shared_ptr<const Driver> driver, const VariantCubin& cubin,
+                                                                   const Device& device, const Arch& arch) {
+    const Driver& api = *driver;
+    CUlibrary library = nullptr;
+    CUresult result = api.cuLibraryLoadData(&library, cubin.cubin->bytes.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+    if (result != CUDA_SUCCESS) return load_error(api, result, "cuLibraryLoadData", device, arch);
+    const auto loaded = std::make_shared<Loaded>(std::move(driver), cubin.plan, library);
+    result = api.cuLibraryGetKernel(&loaded->kernel, library, kKernelEntry);
+    if (result != CUDA_SUCCESS) return load_error(api, result, "cuLibraryGetKernel", device, arch);
+    return std::shared_ptr<const Loaded>(loaded);
 }
 
-Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver> shared_driver, const Problem& problem,
-                                                   const DeviceContext& context, const Device& device, const Arch& arch,
-                                                   const std::vector<VariantCubin>& cubins) {
-    const Driver& driver = *shared_driver;
-    std::unique_ptr<Kernel> kernel(new Kernel(std::move(shared_driver), problem, device));
-    kernel->loaded_.reserve(cubins.size());  // by_variant_ points into it
+Kernel::Loaded::~Loaded() {
+    // The driver of a parent is out of reach for a forked child.
+    if (!driver_->loaded_by.in_process()) return;
+    // At process exit the driver may have gone already (CUDA_ERROR_DEINITIALIZED), and the library with it.
+    const RelaxedCaptureMode relaxed(*driver_);
+    driver_->cuLibraryUnload(library_);
+}
 
+Kernel::Kernel(std::shared_ptr<const Driver> driver, const Problem& problem, const Device& device, const Arch& arch)
+    : driver_(std::move(driver)),
+      problem_(problem),
+      device_(device),
+      arch_(arch),
+      overlaps_(problem.overlap && features(arch).overlap) {}
+
+// Asks the driver for all that a launch in the current context needs: the launch may be in a capture.
+Outcome Kernel::choose_variants() {
+    std::optional<Error> no_room;
+    for (const auto& loaded : loaded_) {
+        if (Outcome room = make_room(*driver_, loaded->kernel, problem_, loaded->plan, device_); !room) {
+            if (room.error().status != NQ_ERR_UNSUPPORTED_DEVICE) return room;
+            no_room = std::move(room).error();
+            continue;  // others stand in for it, if there are any
+        }
+        // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load the code now.
+        CUfunction function = nullptr;
+        const CUresult result = driver_->cuKernelGetFunction(&function, loaded->kernel);
+        if (result != CUDA_SUCCESS) return load_error(*driver_, result, "cuKernelGetFunction", device_, arch_);
+        by_variant_[static_cast<std::size_t>(loaded->plan.variant)] = loaded.get();
+    }
+
+    const auto exists = by_variant_;  // what stands in for one has nothing to say of the next
+    for (std::size_t i = 0; i < kVariants; ++i) {
+        for (const Variant nearest : kNearest[i]) {
+            if (by_variant_[i] == nullptr) by_variant_[i] = exists[static_cast<std::size_t>(nearest)];
+        }
+        if (by_variant_[i] != nullptr) continue;
+        if (no_room) return *std::move(no_room);
+        return Error{NQ_ERR_INTERNAL, fmt::format("nothing stands in for the variant {}", name(static_cast<Variant>(i))), {}};
+    }
+    split_blocks_ = variant(Variant::split).plan.blocks_per_row;
+    return Unit{};
+}
+
+Result<std::unique_ptr<const Kernel>> Kernel::finish(std::unique_ptr<Kernel> kernel, const DeviceContext& context,
+                                                     const std::vector<VariantCubin>& cubins) {
+    const Driver& driver = *kernel->driver_;
     const RelaxedCaptureMode relaxed(driver);
     if (relaxed.result() != CUDA_SUCCESS) return driver.error(relaxed.result(), "cuThreadExchangeStreamCaptureMode");
     const CurrentContext current(driver, context.handle);
     if (current.result() != CUDA_SUCCESS) return driver.error(current.result(), "cuCtxPushCurrent");
-
-    std::optional<Error> no_room;
-    for (const VariantCubin& variant : cubins) {
-        Loaded loaded{variant.plan};
-        CUresult result = driver.cuLibraryLoadData(&loaded.library, variant.cubin->bytes.data(), nullptr, nullptr, 0,
-                                                   nullptr, nullptr, 0);
-        if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryLoadData", device, arch);
-        kernel->loaded_.push_back(loaded);
-        Loaded& kept = kernel->loaded_.back();
-        result = driver.cuLibraryGetKernel(&kept.kernel, kept.library, kKernelEntry);
-        if (result != CUDA_SUCCESS) return load_error(driver, result, "cuLibraryGetKernel", device, arch);
-        if (Outcome room = make_room(driver, kept.kernel, problem, variant.plan, device); !room) {
-            if (room.error().status != NQ_ERR_UNSUPPORTED_DEVICE) return std::move(room).error();
-            no_room = std::move(room).error();
-            continue;  // others stand in for it, if there are any
-        }
-        // The function itself is of no use, as it belongs to the current context; asking for it makes the driver load
-        // the code now and not at the first launch, which may be in a capture.
-        CUfunction function = nullptr;
-        result = driver.cuKernelGetFunction(&function, kept.kernel);
-        if (result != CUDA_SUCCESS) return load_error(driver, result, "cuKernelGetFunction", device, arch);
-        kernel->by_variant_[static_cast<std::size_t>(kept.plan.variant)] = &kept;
+    for (const VariantCubin& cubin : cubins) {
+        auto loaded = Loaded::load(kernel->driver_, cubin, kernel->device_, kernel->arch_);
+        if (!loaded) return std::move(loaded).error();
+        kernel->loaded_.push_back(*std::move(loaded));
     }
-
-    const auto exists = kernel->by_variant_;  // what stands in for one has nothing to say of the next
-    for (std::size_t i = 0; i < kVariants; ++i) {
-        for (const Variant nearest : kNearest[i]) {
-            if (kernel->by_variant_[i] == nullptr) kernel->by_variant_[i] = exists[static_cast<std::size_t>(nearest)];
-        }
-        if (kernel->by_variant_[i] != nullptr) continue;
-        if (no_room) return *std::move(no_room);
-        return Error{NQ_ERR_INTERNAL, fmt::format("nothing stands in for the variant {}", name(static_cast<Variant>(i))), {}};
-    }
-    kernel->overlaps_ = problem.overlap && features(arch).overlap;
-    kernel->split_blocks_ = kernel->variant(Variant::split).plan.blocks_per_row;
+    if (Outcome chosen = kernel->choose_variants(); !chosen) return std::move(chosen).error();
     return std::unique_ptr<const Kernel>(std::move(kernel));
+}
+
+Result<std::unique_ptr<const Kernel>> Kernel::load(std::shared_ptr<const Driver> driver, const Problem& problem,
+                                                   const DeviceContext& context, const Device& device, const Arch& arch,
+                                                   const std::vector<VariantCubin>& cubins) {
+    return finish(std::unique_ptr<Kernel>(new Kernel(std::move(driver), problem, device, arch)), context, cubins);
+}
+
+Result<std::unique_ptr<const Kernel>> Kernel::load_in(const DeviceContext& context) const {
+    std::unique_ptr<Kernel> kernel(new Kernel(driver_, problem_, device_, arch_));
+    kernel->loaded_ = loaded_;
+    return finish(std::move(kernel), context, {});
 }
 
 }  // namespace nq

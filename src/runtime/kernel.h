@@ -63,10 +63,23 @@ private:
 
 class Kernel {
 public:
-    struct Loaded {
-        Plan plan;
-        CUlibrary library = nullptr;
+    // A cubin in the driver, of no context: those of a device share it.
+    class Loaded {
+    public:
+        static Result<std::shared_ptr<const Loaded>> load(std::shared_ptr<const Driver> driver, const VariantCubin& cubin, const Device& device,
+                                                          const Arch& arch);
+        Loaded(std::shared_ptr<const Driver> driver, const Plan& loaded_plan, CUlibrary library)
+            : plan(loaded_plan), driver_(std::move(driver)), library_(library) {}
+        ~Loaded();
+        Loaded(const Loaded&) = delete;
+        Loaded& operator=(const Loaded&) = delete;
+
+        const Plan plan;
         CUkernel kernel = nullptr;
+
+    private:
+        std::shared_ptr<const Driver> driver_;
+        CUlibrary library_;
     };
 
     // Loads every variant and forces the driver's lazy load in `context`, without disturbing a stream capture of any
@@ -74,9 +87,8 @@ public:
     static Result<std::unique_ptr<const Kernel>> load(std::shared_ptr<const Driver> driver, const Problem& problem,
                                                       const DeviceContext& context, const Device& device,
                                                       const Arch& arch, const std::vector<VariantCubin>& cubins);
-    ~Kernel();
-    Kernel(const Kernel&) = delete;
-    Kernel& operator=(const Kernel&) = delete;
+    // The same kernel for another context of its device.
+    Result<std::unique_ptr<const Kernel>> load_in(const DeviceContext& context) const;
 
     const Driver& driver() const { return *driver_; }
     const Problem& problem() const { return problem_; }
@@ -86,14 +98,20 @@ public:
     const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
 
 private:
-    Kernel(std::shared_ptr<const Driver> driver, const Problem& problem, const Device& device);
+    Kernel(std::shared_ptr<const Driver> driver, const Problem& problem, const Device& device, const Arch& arch);
+
+    // The rest of both: loads the cubins beside what is loaded already.
+    static Result<std::unique_ptr<const Kernel>> finish(std::unique_ptr<Kernel> kernel, const DeviceContext& context,
+                                                        const std::vector<VariantCubin>& cubins);
+    Outcome choose_variants();
 
     std::shared_ptr<const Driver> driver_;
     Problem problem_;
     Device device_;
+    Arch arch_;
     bool overlaps_ = false;
     std::int64_t split_blocks_ = 1;
-    std::vector<Loaded> loaded_;
+    std::vector<std::shared_ptr<const Loaded>> loaded_;
     std::array<const Loaded*, kVariants> by_variant_{};  // every variant, those that do not exist by the nearest that does
 };
 

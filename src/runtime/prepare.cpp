@@ -207,6 +207,11 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
         if (const Kernel* kernel = context.find(key)) return kernel;
         Result<Device> device = device_of(*driver, device_context);
         if (!device) return std::move(device).error();
+        if (const Kernel* elsewhere = context.find_elsewhere(key, device->ordinal)) {
+            auto kernel = elsewhere->load_in(device_context);
+            if (!kernel) return std::move(kernel).error();
+            return context.keep(key, std::move(*kernel));
+        }
         Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.plan, caller);
         record_request(context, problem, device->capability, key.plan, cubins);
         if (!cubins) return std::move(cubins).error();

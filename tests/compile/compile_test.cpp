@@ -70,14 +70,21 @@ std::string judge(const Specialization& unit) {
     for (const char* packed : {"mul.rn.f32x2", "fma.rn.f32x2"}) {
         if (has(packed) != features(unit.arch).packed_f32) return std::string("where it should not be, or not where it should: ") + packed;
     }
-    if (has("ld.global.nc.v8.b32") != (unit.plan.load_bytes == 32)) return "256-bit loads where there should be none, or none";
-    if (has("ld.global.nc.v4.b32") != (unit.plan.load_bytes == 16)) return "128-bit loads where there should be none, or none";
-    for (const char* narrow : {"ld.global.nc.v2", "ld.global.nc.b", "ld.global.nc.u", "ld.global.b", "ld.global.u", "ld.global.v2", "ld.global.v8"}) {
+    const bool overlap = unit.problem.overlap && features(unit.arch).overlap;
+    // What an earlier kernel may still write does not come through the read-only path.
+    const std::string input = overlap ? "ld.global" : "ld.global.nc", other = overlap ? "ld.global.nc" : "ld.global";
+    if (has((input + ".v8.b32").c_str()) != (unit.plan.load_bytes == 32)) return "256-bit loads where there should be none, or none";
+    // The residual, which this kernel writes; the staged form copies it.
+    const bool residual = unit.problem.adds() && unit.plan.form != Form::staged;
+    if (has((input + ".v4.b32").c_str()) != (unit.plan.load_bytes == 16 || (overlap && residual)))
+        return "128-bit loads where there should be none, or none";
+    if (has((other + ".v4.b32").c_str()) != (!overlap && residual)) return "coherent loads where there should be none, or none";
+    if (has((other + ".v8.b32").c_str())) return "256-bit loads of the wrong kind";
+    const bool word = unit.problem.scale_format == ScaleFormat::e4m3 || unit.problem.device_rows;  // the global scale, the row count
+    if (has((input + ".b32").c_str()) != word || has((other + ".b32").c_str())) return "loads of a word where there should be none, or none";
+    for (const char* narrow : {"ld.global.nc.v2", "ld.global.nc.u", "ld.global.nc.f", "ld.global.nc.s", "ld.global.b8", "ld.global.b16", "ld.global.b64", "ld.global.u", "ld.global.v2"}) {
         if (has(narrow)) return std::string("an unexpected load: ") + narrow;
     }
-    // Of the residual, which this kernel writes; the staged form copies it.
-    if (has("ld.global.v4.b32") != (unit.problem.adds() && unit.plan.form != Form::staged)) return "coherent loads where there should be none, or none";
-    const bool overlap = unit.problem.overlap && features(unit.arch).overlap;
     if (has("griddepcontrol.wait") != overlap || has("griddepcontrol.launch_dependents") != overlap)
         return "launches that overlap where they cannot, or do not";
     const bool rounds = unit.problem.y_out, fp16 = unit.problem.dtype == DType::fp16;

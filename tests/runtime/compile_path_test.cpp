@@ -261,9 +261,10 @@ TEST_CASE("what cannot be stored is compiled once a process, whatever devices wa
     nq_context_options options = world.options();
     SECTION("no root") { options.cache_dir = ""; }
     SECTION("a read-only root") { options.cache_flags = NQ_CACHE_READONLY; }
+    world.cuda.devices = {{9, 0, 132}, {9, 0, 132}};
     const ContextPtr context = world.create(options);
     REQUIRE(prepare_on(context.get(), 4096, world.stream) == NQ_OK);
-    REQUIRE(prepare_on(context.get(), 4096, world.cuda.add_stream(world.cuda.add_context(0))) == NQ_OK);
+    REQUIRE(prepare_on(context.get(), 4096, world.cuda.add_stream(world.cuda.add_context(1))) == NQ_OK);
     CHECK(world.cuda.libraries.size() == 2 * kKernels);
     CHECK(world.nvrtc.compiles == kKernels);
 }

@@ -133,7 +133,7 @@ TEST_CASE("a kernel on a stream of another context: the driver runs it there, or
     CHECK(nq_launch(kernel, &many, world.stream) == NQ_OK);
 }
 
-TEST_CASE("two contexts of a device load what was compiled once") {
+TEST_CASE("two contexts of a device share what was loaded once") {
     Fixture world;
     const ContextPtr context = world.create();
     const CUcontext second = world.cuda.add_context(0);
@@ -141,11 +141,32 @@ TEST_CASE("two contexts of a device load what was compiled once") {
     nq_kernel* const second_kernel = prepare(context.get(), make_problem(), world.cuda.add_stream(second));
     CHECK(first_kernel != second_kernel);
     CHECK(world.nvrtc.compiles == kKernels);
-    REQUIRE(world.cuda.libraries.size() == 2 * kKernels);
-    for (std::size_t i = 0; i < kKernels; ++i) {
-        CHECK(world.cuda.libraries[i].loaded_in == world.context);
-        CHECK(world.cuda.libraries[kKernels + i].loaded_in == second);
+    REQUIRE(world.cuda.libraries.size() == kKernels);
+    for (const FakeLibrary& library : world.cuda.libraries) {
+        CHECK(library.loaded_in == std::vector<CUcontext>{world.context, second});  // neither waits for it at a launch
+        CHECK(library.mode == CU_STREAM_CAPTURE_MODE_RELAXED);
     }
+    check_thread(world.cuda, {world.context});
+}
+
+TEST_CASE("contexts that come and go load nothing again") {
+    Fixture world;
+    const ContextPtr context = world.create();
+    prepare(context.get(), make_problem(), world.stream);
+    for (int turn = 0; turn < 100; ++turn) {
+        world.cuda.recreate(world.context, 0);
+        const nq_tensors tensors = make_tensors(1);
+        REQUIRE(nq_launch(prepare(context.get(), make_problem(), world.stream), &tensors, world.stream) == NQ_OK);
+    }
+    CHECK(world.cuda.libraries.size() == kKernels);
+    CHECK(world.nvrtc.compiles == kKernels);
+    // One that has no memory for it leaves it to the next.
+    world.cuda.recreate(world.context, 0);
+    world.cuda.failures["cuKernelGetFunction"] = CUDA_ERROR_OUT_OF_MEMORY;
+    CHECK(try_prepare(context.get(), make_problem(), world.stream).status != NQ_OK);
+    world.cuda.failures.clear();
+    CHECK(try_prepare(context.get(), make_problem(), world.stream).status == NQ_OK);
+    CHECK(world.cuda.libraries.size() == kKernels);
 }
 
 TEST_CASE("a context that takes the place of one that ended gets kernels of its own") {
@@ -166,7 +187,7 @@ TEST_CASE("a context that takes the place of one that ended gets kernels of its 
     nq_kernel* const after = prepare(context.get(), make_problem(), world.stream);
     CHECK(after != before);
     CHECK(world.nvrtc.compiles == kKernels);
-    CHECK(world.cuda.libraries.size() == 2 * kKernels);
+    CHECK(world.cuda.libraries.size() == kKernels);
     CHECK(prepare(context.get(), make_problem(), world.stream) == after);
     CHECK(nq_launch(after, &tensors, world.stream) == NQ_OK);
     // Another device behind the same handle is another device.

@@ -153,7 +153,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
         return CUDA_ERROR_INVALID_IMAGE;
     }
     // As the real one, it gets no length. The fake NVRTC ends its cubins with a NUL.
-    fake().libraries.push_back({static_cast<const char*>(code) + sizeof(Elf64_Ehdr), nullptr, fake().mode, false, {}});
+    fake().libraries.push_back({static_cast<const char*>(code) + sizeof(Elf64_Ehdr), {}, fake().mode, false, {}});
     *library = reinterpret_cast<CUlibrary>(&fake().libraries.back());
     return CUDA_SUCCESS;
 }
@@ -191,7 +191,7 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
     ENTER("cuKernelGetFunction");
     auto* library = reinterpret_cast<FakeLibrary*>(kernel);
-    library->loaded_in = fake().current.empty() ? nullptr : fake().current.back();
+    library->loaded_in.push_back(fake().current.empty() ? nullptr : fake().current.back());
     library->mode = fake().mode;
     *function = nullptr;
     return CUDA_SUCCESS;

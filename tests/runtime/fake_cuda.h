@@ -38,7 +38,7 @@ struct FakeStream {
 
 struct FakeLibrary {
     std::string image;  // what follows the ELF header of the cubin
-    CUcontext loaded_in = nullptr;
+    std::vector<CUcontext> loaded_in = {};
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;  // of the thread, when it was loaded or unloaded
     bool unloaded = false;
     std::map<CUdevice, unsigned> shared_bytes = {};  // that a block was allowed, by device

@@ -59,7 +59,7 @@ TEST_CASE("prepare compiles the device's variants and loads them") {
     // Every library is loaded at once, in the context, and with captures of other threads left alone.
     REQUIRE(world.cuda.libraries.size() == kKernels);
     for (const FakeLibrary& library : world.cuda.libraries) {
-        CHECK(library.loaded_in == world.context);
+        CHECK(library.loaded_in == std::vector<CUcontext>{world.context});
         CHECK(library.mode == CU_STREAM_CAPTURE_MODE_RELAXED);
         CHECK(contains(library.image, "sm_90"));
     }
@@ -180,7 +180,7 @@ TEST_CASE("the device is that of the stream, else of the current context") {
 
     nq_kernel* const on_other = prepare(context.get(), problem, &options);
     CHECK(world.nvrtc.options.at(0) == "--gpu-architecture=sm_120f");
-    CHECK(world.cuda.libraries.back().loaded_in == other);
+    CHECK(world.cuda.libraries.back().loaded_in == std::vector<CUcontext>{other});
     CHECK(world.cuda.current == std::vector<CUcontext>{world.context});
 
     nq_kernel* const on_current = prepare(context.get(), problem);
