@@ -37,6 +37,12 @@ unsigned long long primary_id = 1;  // of the primary context: it ends when nobo
 thread_local std::vector<CUcontext> current;  // a stack
 int handle;  // its address stands for every other object
 
+// FAKE_GPU_L2_MIB, else 1 MiB.
+int l2_bytes() {
+    const char* mib = std::getenv("FAKE_GPU_L2_MIB");
+    return (mib != nullptr ? std::atoi(mib) : 1) << 20;
+}
+
 struct Kernel {
     const char* name;
     float microseconds;
@@ -139,7 +145,7 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-    *value = attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE              ? 1 << 20
+    *value = attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE              ? l2_bytes()
              : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9
              : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
                                                                          : 132;

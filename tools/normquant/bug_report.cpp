@@ -2,7 +2,7 @@
 
 #include "doctor_checks.h"
 #include "printable.h"
-#include "runtime/parallel.h"
+#include "support/cores.h"
 
 #include <fmt/core.h>
 

@@ -5,6 +5,7 @@
 #include "options.h"
 #include "problem/arch.h"
 #include "self_test.h"
+#include "support/profiler_range.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -148,13 +149,15 @@ Result<Report> info(const InfoOptions& options) {
     Json driver = describe_driver(*config, nvrtcs, devices, report.text);
     report.text +=
         fmt::format("  {:<10}{}\n", "cache", config->cache.root.empty() ? "no disk cache" : config->cache.root);
+    report.text += fmt::format("  {:<10}ranges for profilers are {}built in\n", "nvtx", profiler_ranges_built_in() ? "" : "not ");
     report.json = {{"command", "info"},
                    {"version", version_name},
                    {"kernel_sources", nq_kernel_sources_digest()},
                    {"nvrtc", nvrtc},
                    {"driver", driver},
                    {"devices", devices},
-                   {"cache_dir", config->cache.root}};
+                   {"cache_dir", config->cache.root},
+                   {"nvtx", profiler_ranges_built_in()}};
     if (options.self_test) add_self_test(report);
     if (options.bug_report) make_bug_report(report);
     return report;

@@ -32,7 +32,6 @@ Problem, Tensors, Context and Library are the C API of normquant.h, which docume
 
 import contextlib
 import ctypes
-import ctypes.util
 import os
 import pathlib
 import sys
@@ -243,14 +242,13 @@ def _open_library(path):
     named = path or os.environ.get("NORMQUANT_LIBRARY")
     if named:
         return str(named), ctypes.CDLL(str(named))
-    soname = f"libnormquant.so.{NQ_VERSION_MAJOR}"
+    soname = f"libnormquant.so.{NQ_VERSION_MAJOR}.{NQ_VERSION_MINOR}"
     for name in ("libnormquant.so", soname):
         beside = pathlib.Path(__file__).resolve().with_name(name)
         if beside.exists():
             return str(beside), ctypes.CDLL(str(beside))
-    name = ctypes.util.find_library("normquant") or soname
     try:
-        return name, ctypes.CDLL(name)
+        return soname, ctypes.CDLL(soname)
     except OSError as error:
         raise OSError(f"{error}; libnormquant was looked for as libnormquant.so and {soname} beside {__file__}, then by the loader. "
                       "Set NORMQUANT_LIBRARY to its path, or call normquant.load(path)") from None
