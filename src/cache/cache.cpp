@@ -74,6 +74,20 @@ std::string Cache::first_bundle() const {
     return layer != layers_.end() ? layer->path : "";
 }
 
+const std::vector<std::string>& Cache::foreign_bundles(const std::function<bool(const Entry&)>& ours) {
+    std::call_once(foreign_known_, [&] {
+        for (const Layer& layer : layers_) {
+            if (!layer.bundle || layer.bundle->items().empty()) continue;
+            const bool some_ours = std::ranges::any_of(layer.bundle->items(), [&](const BundleItem& item) {
+                const Result<Entry> entry = layer.bundle->read(item);
+                return !entry || ours(*entry);  // what cannot be read tells nothing
+            });
+            if (!some_ours) foreign_.push_back(layer.path);
+        }
+    });
+    return foreign_;
+}
+
 std::optional<Entry> Cache::find_in_bundle(Layer& layer, const RequestKey& key) {
     const Bundle& bundle = *layer.bundle;
     for (const BundleItem* item : bundle.find(key)) {

@@ -42,6 +42,9 @@ public:
     // The first layer that is a bundle and can be used; "" for none.
     std::string first_bundle() const;
 
+    // The bundles that have entries, none of which is `ours`. Read once: later calls get the same answer.
+    const std::vector<std::string>& foreign_bundles(const std::function<bool(const Entry&)>& ours);
+
     // Layers are matched on the request key alone; the root on the compiler as well, unless none is given. Counts a hit.
     std::optional<Entry> find(const std::string& arch, const RequestKey& key, const std::optional<CompilerId>& compiler);
 
@@ -79,6 +82,8 @@ private:
     std::counting_semaphore<> slots_;
     std::mutex warned_mutex_;  // guards Layer::warned
     std::vector<Layer> layers_;
+    std::once_flag foreign_known_;
+    std::vector<std::string> foreign_;
     std::unique_ptr<Store> root_;
 };
 

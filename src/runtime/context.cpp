@@ -1,7 +1,7 @@
 #include "runtime/context.h"
 
 #include "problem/struct_size.h"
-#include "runtime/parallel.h"
+#include "support/cores.h"
 
 #include <fmt/format.h>
 
@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::uint64_t kDefaultCacheBytes = 1ull << 30;
 constexpr std::uint32_t kMostCompileThreads = 1024;
+// Unless somebody says how many: a context leaves cores to its program, and more at a time than this gain little.
+constexpr std::uint32_t kUsualCompileThreads = 4;
 
 }  // namespace
 
@@ -65,7 +67,7 @@ Result<ContextConfig> make_config(const nq_context_options* options, const Envir
     config.cache.store.size_limit = limit == UINT64_MAX ? 0 : limit;
     if (options->lock_timeout_ms != 0) config.cache.lock_timeout = std::chrono::milliseconds(options->lock_timeout_ms);
     config.cache.compile_threads =
-        options->compile_threads != 0 ? options->compile_threads : std::min(kMaxCompileThreads, cores());
+        options->compile_threads != 0 ? options->compile_threads : std::min(kUsualCompileThreads, compiles_at_a_time());
     config.compile_callback = options->compile_callback;
     config.compile_payload = options->compile_payload;
     config.nvrtc.path = absolute_path(choose(options->nvrtc, environment.nvrtc, ""));

@@ -78,8 +78,8 @@ struct ProcessState {
     LazyLibrary<Nvrtc> nvrtc;
     LazyLibrary<Driver> driver;
 
-    // One warning a process for each, however often they fail.
-    std::atomic<bool> record_failed{false}, dump_failed{false};
+    // One warning a process for each, however often there is reason for it.
+    std::atomic<bool> record_failed{false}, dump_failed{false}, foreign_told{false}, stall_told{false};
 
     SingleFlight<std::pair<RequestKey, Cache::Layers>, Result<SharedCubin>> cubin_flights;
     std::mutex compiled_mutex;

@@ -87,6 +87,12 @@ void report(Context& context, const CubinRequest& request, nq_status status, std
     context.config().compile_callback(&event, context.config().compile_payload);
 }
 
+// Said by an operator's log or error: nothing else shows that an upgrade has left a bundle behind.
+std::string foreign_text(const std::string& bundle) {
+    return fmt::format("bundle {} was made from other kernel sources than this library has, and none of its kernels is used: make it again",
+                       bundle);
+}
+
 // For a shell.
 std::string quoted(const std::string& path) {
     constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-+:=@%,";
@@ -116,6 +122,14 @@ Timed compile_now(Context& context, const CubinRequest& request, const Nvrtc& nv
     return {std::move(compiled), nanoseconds};
 }
 
+// Before it begins, for its caller stalls.
+void tell_of_stall(Context& context, const CubinRequest& request) {
+    if (!request.in_run || context.process().stall_told.exchange(true)) return;
+    context.log().warn(fmt::format("nq_run compiles \"{}\" for {} while its caller waits; nq_prepare beforehand, or {}, keeps that out of it "
+                                   "(said once; NORMQUANT_LOG=info names every compile)",
+                                   request.problem, request.arch.name(), warmup_command(request.asked, request.arch)));
+}
+
 // For people and for the caller's own accounts: they may take their time, so nobody waits for a lock meanwhile.
 void tell(Context& context, const CubinRequest& request, const Timed& done) {
     if (done.compiled) {
@@ -124,6 +138,8 @@ void tell(Context& context, const CubinRequest& request, const Timed& done) {
                                        done.compiled->log.empty() ? "" : "; NVRTC: ", done.compiled->log));
     }
     report(context, request, done.compiled ? NQ_OK : done.compiled.error().status, done.nanoseconds);
+    if (context.process().foreign_told.exchange(true)) return;
+    for (const std::string& bundle : context.cache().foreign_bundles(of_these_sources)) context.log().warn(foreign_text(bundle));
 }
 
 }  // namespace
@@ -143,6 +159,18 @@ CubinRequest make_request(const Problem& asked, const Plan& plan, const Arch& ar
     fields.add("gated options", gated_options_rule());
     request.key = request_key(fields);
     return request;
+}
+
+bool of_these_sources(const Entry& entry) {
+    const auto metadata = nlohmann::json::parse(entry.metadata, nullptr, /*allow_exceptions=*/false);
+    if (!metadata.is_object()) return false;
+    const auto request = metadata.find("request");
+    if (request == metadata.end() || !request->is_object()) return false;
+    const auto has = [&](const char* label, const std::string& value) {
+        const auto field = request->find(label);
+        return field != request->end() && *field == value;
+    };
+    return has("schema", kSchema) && has("headers", embedded_digest()) && has("gated options", gated_options_rule());
 }
 
 CompilerId compiler_of(const NvrtcFile& nvrtc, const std::string& environment) {
@@ -173,6 +201,7 @@ Result<SharedCubin> obtain_cubin(Context& context, const CubinRequest& request, 
         const auto make = [&]() -> Result<Entry> {
             // It may have been sealed since this began.
             if (std::optional<Error> ban = context.compile_ban()) return *std::move(ban);
+            tell_of_stall(context, request);
             done = compile_now(context, request, nvrtc);
             if (!done->compiled) return done->compiled.error();
             std::string text = metadata(context, request, nvrtc, *done);
@@ -203,6 +232,7 @@ Error missing_cubins(Context& context, Error reason, const std::vector<CubinRequ
         reason.message += fmt::format(" \"{}\" for {}, {}, key {};", request.problem, request.arch.name(),
                                       name(request.plan.variant), hex(request.key));
     reason.message.back() = '.';
+    for (const std::string& bundle : context.cache().foreign_bundles(of_these_sources)) reason.message += " " + foreign_text(bundle) + ".";
     const CubinRequest& first = requests.front();
     // What a plan override asks for, no warm-up makes.
     if (std::ranges::count(plans_for(first.asked, first.arch), first.plan) != 0)

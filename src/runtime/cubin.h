@@ -26,9 +26,13 @@ struct CubinRequest {
     std::string source;
     KeyFields fields;  // what the key is made of
     RequestKey key{};
+    bool in_run = false;  // nq_run waits for it
 };
 
 CubinRequest make_request(const Problem& problem, const Plan& plan, const Arch& arch);
+
+// Was it made from this library's kernel sources, by its rules? If not, it is of another version, and no request ever has its key.
+bool of_these_sources(const Entry& entry);
 
 struct Cubin {
     std::vector<unsigned char> bytes;

@@ -12,11 +12,6 @@
 
 namespace nq {
 
-// A compile takes some 100 MB and a core: more at a time than this gains little.
-inline constexpr unsigned kMaxCompileThreads = 4;
-
-inline unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
-
 // body(i) for each i below count, on the calling thread and up to threads - 1 others. The first exception is rethrown
 // when all have ended; what had not begun by then is skipped.
 template <class Body>

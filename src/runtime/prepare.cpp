@@ -13,6 +13,9 @@
 namespace nq {
 namespace {
 
+// Who waits for a compile: a program that starts, or a request that it serves.
+enum class Caller { prepare, run };
+
 struct Cubins {
     Arch arch;
     std::vector<VariantCubin> variants;
@@ -50,9 +53,10 @@ bool is_wide(const CubinRequest& request) { return request.plan.load_bytes == 32
 
 // found: what a search has brought already, for this target or another.
 Result<Cubins> compile_for(Context& context, const Nvrtc& nvrtc, const Problem& problem, const Arch& arch,
-                           const PlanOverride& override, const Cubins& found, Cache::Layers layers) {
+                           const PlanOverride& override, const Cubins& found, Cache::Layers layers, Caller caller) {
     Result<std::vector<CubinRequest>> requests = requests_for(problem, arch, override);
     if (!requests) return std::move(requests).error();
+    for (CubinRequest& request : *requests) request.in_run = caller == Caller::run;
     if (!nvrtc.loads_256()) std::erase_if(*requests, is_wide);
     std::vector<std::optional<Result<SharedCubin>>> outcomes(requests->size());
     parallel_for(requests->size(), context.compile_threads(), [&](std::size_t i) {
@@ -138,7 +142,7 @@ Result<Cubins> find_without_nvrtc(Context& context, const Problem& problem, Comp
 }
 
 Result<Cubins> compile_cubins(Context& context, const Problem& problem, ComputeCapability capability,
-                              const PlanOverride& override, const Cubins& found, Cache::Layers layers) {
+                              const PlanOverride& override, const Cubins& found, Cache::Layers layers, Caller caller) {
     if (std::optional<Error> ban = context.compile_ban()) return *std::move(ban);
     const auto nvrtc = context.nvrtc();
     if (!nvrtc) return nvrtc.error();
@@ -149,16 +153,16 @@ Result<Cubins> compile_cubins(Context& context, const Problem& problem, ComputeC
         error.message += fmt::format(" (loaded from {})", compiler.path);
         return error;
     }
-    return compile_for(context, compiler, problem, *arch, override, found, layers);
+    return compile_for(context, compiler, problem, *arch, override, found, layers, caller);
 }
 
 Result<Cubins> obtain_cubins(Context& context, const Problem& problem, ComputeCapability capability,
-                             const PlanOverride& override) {
+                             const PlanOverride& override, Caller caller) {
     Result<Cubins> found = Cubins{};
     if (!context.compile_ban()) found = find_without_nvrtc(context, problem, capability, override);
     if (!found || complete(*found)) return found;
     Result<Cubins> compiled =
-        compile_cubins(context, problem, capability, override, *found, Cache::Layers::search);
+        compile_cubins(context, problem, capability, override, *found, Cache::Layers::search, caller);
     if (compiled) return compiled;
     switch (compiled.error().status) {
         case NQ_ERR_NOT_PREPARED:
@@ -196,7 +200,7 @@ void record_request(Context& context, const Problem& problem, ComputeCapability 
 }
 
 Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver> driver,
-                                 const DeviceContext& device_context, const Problem& problem, const KernelKey& key) {
+                                 const DeviceContext& device_context, const Problem& problem, const KernelKey& key, Caller caller) {
     return context.process().kernel_flights.run(key, [&]() -> Result<const Kernel*> {
         const ProfilerRange range("prepare " + key.problem);
         // An earlier flight may have landed since the caller looked.
@@ -208,7 +212,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
             if (!kernel) return std::move(kernel).error();
             return context.keep(key, std::move(*kernel));
         }
-        Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.plan);
+        Result<Cubins> cubins = obtain_cubins(context, problem, device->capability, key.plan, caller);
         record_request(context, problem, device->capability, key.plan, cubins);
         if (!cubins) return std::move(cubins).error();
         const auto load = [&] {
@@ -220,7 +224,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
             context.log().warn(fmt::format("a cubin found {} cannot be loaded, so it is compiled here: {}",
                                            context.cache().places(), kernel.error().message));
             Result<Cubins> own = compile_cubins(context, problem, device->capability, key.plan, Cubins{},
-                                                Cache::Layers::skip);
+                                                Cache::Layers::skip, caller);
             if (own) {
                 cubins = std::move(own);
                 kernel = load();
@@ -234,7 +238,7 @@ Result<const Kernel*> prepare_in(Context& context, std::shared_ptr<const Driver>
 // refusal: asked before a kernel is made that is not there yet; an error of its keeps everything as it is.
 template <class Refusal>
 Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, const PlanOverride& override,
-                                     CUstream stream, Refusal refusal) {
+                                     CUstream stream, Caller caller, Refusal refusal) {
     auto driver = context.driver();
     if (!driver) return std::move(driver).error();
     Result<DeviceContext> device_context = nq::device_context(**driver, stream);
@@ -246,19 +250,19 @@ Result<const Kernel*> prepare_unless(Context& context, const Problem& problem, c
         return kernel;
     }
     if (std::optional<Error> error = refusal(**driver)) return std::move(*error);
-    return prepare_in(context, std::move(*driver), *device_context, problem, key);
+    return prepare_in(context, std::move(*driver), *device_context, problem, key, caller);
 }
 
 }  // namespace
 
 Result<const Kernel*> prepare(Context& context, const Problem& problem, const PlanOverride& override,
                               CUstream stream) {
-    return prepare_unless(context, problem, override, stream,
+    return prepare_unless(context, problem, override, stream, Caller::prepare,
                           [](const Driver&) -> std::optional<Error> { return std::nullopt; });
 }
 
 Result<const Kernel*> prepare_for_run(Context& context, const Problem& problem, CUstream stream) {
-    return prepare_unless(context, problem, PlanOverride{}, stream, [&](const Driver& driver) -> std::optional<Error> {
+    return prepare_unless(context, problem, PlanOverride{}, stream, Caller::run, [&](const Driver& driver) -> std::optional<Error> {
         CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
         const CUresult result = driver.cuStreamIsCapturing(stream, &status);
         if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) return std::nullopt;

@@ -17,7 +17,14 @@ std::string with_target(std::string text, const Arch& arch) {
     return text + fmt::format(",\"arch\":\"{}\"}}\n", arch.name());
 }
 
-Outcome add_line(const FileOps& files, const std::string& path, const std::string& line) {
+bool has_line(std::string_view text, std::string_view line) {
+    for (std::size_t at = text.find(line); at != std::string_view::npos; at = text.find(line, at + 1)) {
+        if (at == 0 || text[at - 1] == '\n') return true;
+    }
+    return false;
+}
+
+Outcome add_line(const FileOps& files, const std::string& path, std::string line) {
     const OpenedFile present = open_regular(files, path);
     switch (present.status) {
         case OpenedFile::Status::absent:
@@ -27,7 +34,9 @@ Outcome add_line(const FileOps& files, const std::string& path, const std::strin
             if (!bytes) return io_error("read", path, errno);
             if (bytes->size() == kMaxBytes) return Error{NQ_ERR_CACHE_IO, fmt::format("{} has {} bytes: it is full", path, kMaxBytes), {}};
             const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-            if (text.find(line) != std::string_view::npos) return Unit{};
+            if (has_line(text, line)) return Unit{};
+            // A person wrote the last line, or a process was killed while it did: this is the next one all the same.
+            if (!text.empty() && text.back() != '\n') line.insert(line.begin(), '\n');
             break;
         }
         case OpenedFile::Status::wrong_kind:

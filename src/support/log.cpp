@@ -40,12 +40,6 @@ nq_log_level from_spdlog(spdlog::level::level_enum level) {
     }
 }
 
-void print_to_stderr(uint32_t level, const char* message, void*) {
-    static constexpr const char* kNames[] = {"", "debug", "info", "warning", "error"};  // by nq_log_level
-    // One call, so that lines of several threads do not mix.
-    std::fprintf(stderr, "normquant: %s: %s\n", kNames[level], message);
-}
-
 // Holds no lock during the call: a slow callback delays its own thread only.
 class CallbackSink final : public spdlog::sinks::sink {
 public:
@@ -68,9 +62,15 @@ spdlog::string_view_t view(std::string_view text) { return {text.data(), text.si
 
 }  // namespace
 
+void log_to_stderr(uint32_t level, const char* message, void*) {
+    static constexpr const char* kNames[] = {"", "debug", "info", "warning", "error"};  // by nq_log_level
+    // One call, so that lines of several threads do not mix.
+    std::fprintf(stderr, "normquant: %s: %s\n", kNames[level], message);
+}
+
 Logger::Logger(nq_log_callback callback, void* payload, nq_log_level least)
     : logger_(std::make_shared<spdlog::logger>(
-          "normquant", std::make_shared<CallbackSink>(callback ? callback : print_to_stderr, payload))) {
+          "normquant", std::make_shared<CallbackSink>(callback ? callback : log_to_stderr, payload))) {
     logger_->set_level(to_spdlog(least));
 }
 

@@ -13,9 +13,12 @@ class logger;
 
 namespace nq {
 
+// What a logger without a callback calls: a line "normquant: warning: text" on stderr.
+void log_to_stderr(std::uint32_t level, const char* message, void* payload);
+
 class Logger {
 public:
-    // callback NULL: stderr, a line "normquant: warning: text" each.
+    // callback NULL: log_to_stderr().
     Logger(nq_log_callback callback, void* payload, nq_log_level least);
     ~Logger();
     Logger(const Logger&) = delete;

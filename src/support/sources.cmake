@@ -1,1 +1,1 @@
-set(sources environment.cpp file.cpp fork_mark.cpp log.cpp profiler_range.cpp)
+set(sources cores.cpp environment.cpp file.cpp fork_mark.cpp log.cpp profiler_range.cpp)

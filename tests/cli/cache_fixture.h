@@ -63,4 +63,11 @@ struct CacheFixture {
     }
 };
 
+// More lines than the pipe of meet_tool() holds: it cannot have ended when its first has been read.
+inline std::string many_lengths() {
+    std::string lengths = "64";
+    for (int i = 5; i < 40; ++i) lengths += "," + std::to_string(16 * i);
+    return lengths;
+}
+
 }  // namespace nq::test

@@ -25,10 +25,12 @@ struct Doctor {
         }
         return false;
     }
-    std::size_t problems() const {
-        std::size_t count = 0;
-        for (const auto& finding : findings) count += finding["severity"] == "problem" ? 1 : 0;
-        return count;
+    std::size_t problems() const { return count("problem"); }
+    std::size_t warnings() const { return count("warning"); }
+    std::size_t count(const std::string& severity) const {
+        std::size_t found = 0;
+        for (const auto& finding : findings) found += finding["severity"] == severity ? 1 : 0;
+        return found;
     }
 };
 
@@ -98,6 +100,19 @@ TEST_CASE("a cache that does not exist yet is not created") {
     CHECK(default_place.has("ok", "cache directory", f.directory / "normquant, chosen by XDG_CACHE_HOME"));
     CHECK_FALSE(std::filesystem::exists(f.directory / "normquant"));
     CHECK(doctor(f, {"NORMQUANT_CACHE_DIR="}).has("warning", "cache directory", "none: NORMQUANT_CACHE_DIR is empty"));
+}
+
+TEST_CASE("without a root and with JIT off, the layers are all there is") {
+    const CacheFixture f;
+    f.warm("64", "sm_90");
+    const std::vector<std::string> serving{"NORMQUANT_CACHE_DIR=", "NORMQUANT_JIT=off"};
+    const Doctor none = doctor(f, serving);
+    CHECK(none.problems() == 1);
+    CHECK(none.has("problem", "cache directory", "NORMQUANT_BUNDLES names nothing"));
+    const Doctor layers = doctor(f, {serving[0], serving[1], "NORMQUANT_BUNDLES=" + f.root});
+    CHECK(layers.has("ok", "cache directory", "NORMQUANT_BUNDLES alone"));
+    CHECK(layers.warnings() == 0);
+    CHECK(layers.problems() == 0);
 }
 
 TEST_CASE("a root that is not trusted, or no directory") {
@@ -230,8 +245,9 @@ TEST_CASE("layers: each is looked at") {
 TEST_CASE("variables: each that is wrong is a problem, and the others still count") {
     const CacheFixture f;
     const Doctor found = doctor(f, {"NORMQUANT_JIT=maybe", "NORMQUANT_CACHE_SIZE=big", "NORMQUANT_LOG=loud",
-                                    "NORMQUANT_CACHE_DRI=/x", "NVRTC_APPEND_FLAGS=-G"});
+                                    "NORMQUANT_CACHE_DRI=/x", "NVRTC_APPEND_FLAGS=-G", "NORMQUANT_LIBRARY=/x/libnormquant.so"});
     CHECK(found.exit_code == 1);
+    CHECK(found.has("ok", "environment", "NORMQUANT_LIBRARY=/x/libnormquant.so"));
     CHECK(found.problems() == 3);
     CHECK(found.has("problem", "environment", "NORMQUANT_JIT='maybe'"));
     CHECK(found.has("problem", "environment", "NORMQUANT_CACHE_SIZE='big'"));

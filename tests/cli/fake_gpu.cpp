@@ -32,6 +32,8 @@ struct Balance {
     }
 };
 Balance live;
+bool initialized = false;
+unsigned long long primary_id = 1;  // of the primary context: it ends when nobody retains it, and the next is another one
 thread_local std::vector<CUcontext> current;  // a stack
 int handle;  // its address stands for every other object
 
@@ -150,12 +152,18 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
+CUresult cuInit(unsigned) {
+    initialized = true;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
     return device == 0 ? make(context, live.contexts) : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice) {
-    --live.contexts;
+    if (--live.contexts == 0) ++primary_id;
     return CUDA_SUCCESS;
 }
 
@@ -165,6 +173,7 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 
 CUresult cuCtxPushCurrent(CUcontext context) {
+    if (live.contexts == 0) return CUDA_ERROR_INVALID_CONTEXT;
     current.push_back(context);
     return CUDA_SUCCESS;
 }
@@ -177,12 +186,13 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
     *device = 0;
     return current.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetId(CUcontext, unsigned long long* id) {
-    *id = 1;
+    *id = primary_id;
     return CUDA_SUCCESS;
 }
 
@@ -388,6 +398,7 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         {"cuMemAlloc", reinterpret_cast<void*>(&cuMemAlloc)},
         {"cuMemFree", reinterpret_cast<void*>(&cuMemFree)},
         {"cuMemcpyHtoD", reinterpret_cast<void*>(&cuMemcpyHtoD)},
+        {"cuInit", reinterpret_cast<void*>(&cuInit)},
         {"cuMemcpyDtoH", reinterpret_cast<void*>(&cuMemcpyDtoH)},
         {"cuMemcpyHtoDAsync", reinterpret_cast<void*>(&cuMemcpyHtoDAsync)},
         {"cuMemcpyDtoHAsync", reinterpret_cast<void*>(&cuMemcpyDtoHAsync)},

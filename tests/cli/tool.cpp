@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 
 namespace nq::test {
 namespace {
@@ -73,6 +75,23 @@ std::string text_until_end(int fd) {
     char buffer[4096];
     for (ssize_t bytes = 0; (bytes = ::read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(bytes));
     return text;
+}
+
+// R, S and so on, of the first thread.
+char state_of(pid_t process) {
+    const std::string stat = text_of("/proc/" + std::to_string(process) + "/stat");
+    return stat.at(stat.rfind(')') + 2);
+}
+
+// Until it sleeps, twice in a row, over a pipe of one page that holds a good part of that: it waits for its reader.
+void wait_until_blocked(pid_t process, int pipe_end) {
+    for (int asleep = 0; asleep < 2; std::this_thread::yield()) {
+        int bytes = 0;
+        pollfd state{pipe_end, POLLIN, 0};
+        if (ioctl(pipe_end, FIONREAD, &bytes) != 0 || poll(&state, 1, 0) < 0) throw std::runtime_error("pipe");
+        if ((state.revents & POLLHUP) != 0) throw std::runtime_error("it had not enough to say");
+        asleep = bytes > 2048 && state_of(process) == 'S' ? asleep + 1 : 0;
+    }
 }
 
 int exit_code_of(pid_t child) {
@@ -150,7 +169,8 @@ ToolResult run_tool_on_terminal(const std::vector<std::string>& arguments, const
     return result;
 }
 
-ToolResult interrupt_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+ToolResult meet_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& text,
+                     const std::function<void(pid_t)>& then) {
     const TempDirectory directory;
     const std::string out = directory / "stdout";
     int pipe_ends[2];
@@ -158,9 +178,14 @@ ToolResult interrupt_tool(const std::vector<std::string>& arguments, const std::
     const pid_t child = start({arguments, environment}, {open_for_child("/dev/null", O_RDONLY),
                                                          open_for_child(out, O_WRONLY | O_CREAT | O_TRUNC), pipe_ends[1]});
     ToolResult result;
-    char first = 0;
-    if (::read(pipe_ends[0], &first, 1) != 1 || kill(child, SIGINT) != 0) throw std::runtime_error("interrupt");
-    result.err = first + text_until_end(pipe_ends[0]);
+    if (text.empty()) wait_until_blocked(child, pipe_ends[0]);
+    for (char next = 0; result.err.find(text) == std::string::npos; result.err += next) {
+        if (::read(pipe_ends[0], &next, 1) == 1) continue;
+        exit_code_of(child);
+        throw std::runtime_error("it did not say '" + text + "', but: " + result.err);
+    }
+    then(child);
+    result.err += text_until_end(pipe_ends[0]);
     close(pipe_ends[0]);
     result.exit_code = exit_code_of(child);
     result.out = text_of(out);

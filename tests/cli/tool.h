@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,7 +41,9 @@ ToolResult run_tool(const Invocation& invocation);
 // stdin, stdout and stderr are one terminal of 80 columns: what it showed is in `out`.
 ToolResult run_tool_on_terminal(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
-// stderr is a pipe of one page, so that a program with more to say waits for its reader. SIGINT comes once it has said something.
-ToolResult interrupt_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+// stderr is a pipe of one page. Once the program has said `text`, or for "" once it waits for its reader, as it has more to say than that,
+// `then` is called with its process id; then the rest is read.
+ToolResult meet_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& text,
+                     const std::function<void(pid_t)>& then);
 
 }  // namespace nq::test

@@ -2,10 +2,12 @@
 #include "cache_fixture.h"
 #include "support/catch.h"
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 using namespace nq::test;
 
@@ -68,6 +70,15 @@ Json archs(const std::string& names, const std::string& nvrtc = NORMQUANT_FAKE_N
     return result.json()["archs"];
 }
 
+// Has the process a handler for it?
+bool catches(pid_t process, int signal) {
+    std::ifstream status("/proc/" + std::to_string(process) + "/status");
+    for (std::string label, value; status >> label;) {
+        if (label == "SigCgt:") return status >> value && (std::stoull(value, nullptr, 16) >> (signal - 1) & 1) != 0;
+    }
+    return false;
+}
+
 }  // namespace
 
 TEST_CASE("configs of public models tell the problems of their norms") {
@@ -99,6 +110,17 @@ TEST_CASE("options that are given win over the model") {
           std::set<std::string>{"8192 rmsnorm bf16 same 0 nvfp4 linear off on", "8192 rmsnorm bf16 same 0 nvfp4 linear on on"});
 }
 
+TEST_CASE("a model of a dtype that rows cannot have is planned with the one that is given") {
+    const TempDirectory d;
+    const std::string config = write(d, "config.json", R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "float32"})");
+    const std::vector<std::string> arguments{"--model", config, "--arch", "sm_90", "--format", "nvfp4", "--layout", "linear", "--dtype", "bf16"};
+    const std::set<std::string> expected{"64 rmsnorm bf16 same 0 nvfp4 linear off off", "64 add_rmsnorm bf16 same 0 nvfp4 linear off off"};
+    CHECK(planned(arguments) == expected);
+    // The weights beside it do not decide in its place.
+    save(d / "model.safetensors", safetensors(R"({"model.norm.weight":{"dtype":"F16","shape":[64],"data_offsets":[0,128]}})", Blob(128)));
+    refused({"--model", d.path(), "--arch", "sm_90"}, "torch_dtype is 'float32'");
+}
+
 TEST_CASE("a model of a type that is not known is planned with a note") {
     const ToolResult result = warmup({"--model", NORMQUANT_TEST_DATA "/models/unknown.json", "--arch", "sm_90", "--dry-run"});
     CHECK(result.exit_code == 0);
@@ -116,7 +138,8 @@ TEST_CASE("configs that say too little, or nonsense") {
     config(R"({"model_type": "llama"})", "it has no hidden_size");
     config(R"({"model_type": "llama", "hidden_size": "wide"})", "hidden_size is \"wide\": a whole number is accepted");
     config(R"({"model_type": "llama", "hidden_size": -1})", "hidden_size is -1");
-    config(R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "float32"})", "torch_dtype is 'float32'");
+    config(R"({"model_type": "llama", "hidden_size": 64, "torch_dtype": "float32"})",
+           "torch_dtype is 'float32': rows are bfloat16 or float16; say which with --dtype");
     config(R"({"model_type": "phimoe", "hidden_size": 64, "rms_norm_eps": 1e-5})", "model_type 'phimoe' computes a LayerNorm");
     refused({"--model", d / "absent.json", "--arch", "sm_90"}, "absent.json: No such file");
     refused({"--model", d.path() + "/..", "--arch", "sm_90"}, "has neither a config.json nor a .safetensors file");
@@ -173,6 +196,9 @@ TEST_CASE("targets have the names of GPUs") {
     CHECK(archs("h200") == Json({"sm_90"}));
     CHECK(archs("b200,B300,gb300") == Json({"sm_100f"}));
     CHECK(archs("rtx5090,RTX-5090,dgx_spark,sm_89") == Json({"sm_120f", "sm_89"}));
+    CHECK(archs("b100") == Json({"sm_100f"}));
+    CHECK(archs("rtx5070,rtx5060") == Json({"sm_120f"}));
+    CHECK(archs("rtx4070,l20") == Json({"sm_89"}));
     CHECK(archs("all") == Json({"sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100f", "sm_110f", "sm_120f"}));
     CHECK(archs("all", "/nonexistent") == archs("all"));
     refused({"--hidden", "64", "--arch", "h100x"}, "GPUs: a100");
@@ -202,6 +228,10 @@ TEST_CASE("manifests are JSON: a document, a list, or lines") {
                     "layout": "both", "y_out": true, "overlap": true}])", {"--arch", "sm_90"}) ==
           std::set<std::string>{"64 add_rmsnorm fp16 fp32 1 ue8m0/16 both on on"});
 
+    // What stands beside the problems holds for each that does not say otherwise, whatever the options say.
+    CHECK(plan(R"({"arch": "h200", "layout": "swizzled", "hidden": 128, "problems": [{"hidden": 64}, {"op": "add_rmsnorm", "layout": "both"}]})") ==
+          std::set<std::string>{"64 rmsnorm bf16 same 0 nvfp4 swizzled off off", "128 add_rmsnorm bf16 same 0 nvfp4 both off off"});
+
     const auto bad = [&](const std::string& text, const std::string& message) {
         refused({"--manifest", write(d, "m.json", text), "--arch", "sm_90"}, "m.json: " + message);
     };
@@ -214,9 +244,45 @@ TEST_CASE("manifests are JSON: a document, a list, or lines") {
     bad(R"([{"hidden": []}])", "problem 1: hidden is an empty list");
     bad(R"([{"hidden": 64, "layout": "diagonal"}])", "problem 1: --layout 'diagonal' is not accepted: choose one of linear, swizzled, both");
     bad("3", "it has no problems");
+    bad(R"({"archs": ["h200"], "problems": [{"hidden": 64}]})", "'archs' is none of problems, hidden, arch, op");
+    bad(R"({"command": "warmup", "problems": [{"hidden": 64}]})", "'command' is none of problems, ");
     refused({"--manifest", d / "absent", "--arch", "sm_90"}, "absent: No such file");
     refused({"--manifest", write(d, "m.json", R"({"hidden": 64})")}, "--arch is missing");
     refused({"--arch", "sm_90"}, "nothing to compile: give --hidden, --model or --manifest");
+}
+
+TEST_CASE("a record whose writer was killed is read but for the line it was at") {
+    const TempDirectory d;
+    const std::string whole = R"({"hidden":64,"op":"rmsnorm","arch":"sm_90"})";
+    for (const char* const torn : {R"({"hidden":4096,"op":"add_)", R"({"hid)", R"({)"}) {
+        for (const std::string& text : {whole + "\n" + torn, std::string(torn) + "\n" + whole + "\n"}) {
+            INFO(text);
+            const ToolResult result = warmup({"--manifest", write(d, "m.json", text), "--format", "nvfp4", "--layout", "linear", "--dry-run", "--json"});
+            REQUIRE(result.exit_code == 0);
+            CHECK(problems_of(result.json()) == std::set<std::string>{"64 rmsnorm bf16 same 0 nvfp4 linear off off"});
+            const std::string line = text.starts_with(whole) ? "2" : "1";
+            CHECK(result.json()["left_out"] == Json({d.path() + "/m.json: line " + line + " is the beginning of a problem, and left out"}));
+        }
+    }
+    // What was never the beginning of a record is a mistake.
+    refused({"--manifest", write(d, "m.json", whole + "\n{\"hiden\": 64"), "--arch", "sm_90"}, "line 2 is not a JSON object");
+    refused({"--manifest", write(d, "m.json", "{\"hidden\":64,}\n" + whole), "--arch", "sm_90"}, "line 1 is not a JSON object");
+}
+
+TEST_CASE("the README's numbers of kernels") {
+    const auto kernels = [](const std::string& model) {
+        const ToolResult result = warmup({"--model", NORMQUANT_TEST_DATA "/models/" + model, "--arch", "sm_90,sm_100f,sm_120f", "--format", "nvfp4",
+                                          "--layout", "swizzled", "--dry-run", "--json"});
+        REQUIRE(result.exit_code == 0);
+        return result.json()["kernels"].get<int>();
+    };
+    std::ifstream readme(NORMQUANT_SOURCE_ROOT "/README.md");
+    std::string said;
+    for (std::string line; std::getline(readme, line);) {
+        if (line.starts_with("Every kernel of a model for sm_90, sm_100f and sm_120f, NVFP4 with swizzled scales: ")) said = line;
+    }
+    CHECK(said.find("Llama 3 70B " + std::to_string(kernels("llama_3_70b.json")) + " kernels") != std::string::npos);
+    CHECK(said.find("DeepSeek V3 " + std::to_string(kernels("deepseek_v3.json")) + " kernels") != std::string::npos);
 }
 
 TEST_CASE("a dry run's JSON is a manifest, of targets each with its own problems") {
@@ -269,15 +335,37 @@ TEST_CASE("progress is a bar on a terminal, plain lines elsewhere") {
     CHECK((piped.err + piped.out).find_first_of("\033\r") == std::string::npos);
 }
 
+TEST_CASE("what is logged takes the bar's place") {
+    const CacheFixture f;
+    const ToolResult terminal = run_tool_on_terminal({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4"},
+                                                     f.settings({"TERM=xterm", "NORMQUANT_LOG=info"}));
+    INFO(terminal.out);
+    CHECK(terminal.exit_code == 0);
+    std::size_t lines = 0;
+    for (std::size_t at = terminal.out.find("normquant: info: "); at != std::string::npos; at = terminal.out.find("normquant: info: ", at + 1)) {
+        ++lines;
+        const std::string_view before = std::string_view(terminal.out).substr(0, at);
+        CHECK((before.empty() || before.ends_with('\n') || before.ends_with("\033[K")));
+    }
+    CHECK(lines > 36);  // one for each compile
+}
+
+TEST_CASE("a warm-up that is interrupted before anything was made is partial, too") {
+    const CacheFixture f;
+    const ToolResult stopped = meet_tool({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4", "--threads", "1", "--json"},
+                                         f.settings({"NORMQUANT_JIT=off"}), "", [](pid_t child) { REQUIRE(kill(child, SIGINT) == 0); });
+    CHECK(stopped.exit_code == 3);
+    CHECK(stopped.json()["interrupted"] == true);
+    CHECK(stopped.json()["failed"] == stopped.json()["kernels"]);
+}
+
 TEST_CASE("an interrupted warm-up says so, and is resumed by the same command") {
     const CacheFixture f;
-    // More lines than the pipe holds: it cannot have ended when the signal comes.
-    std::string hidden = "64";
-    for (int i = 5; i < 40; ++i) hidden += "," + std::to_string(16 * i);
     const std::string bundle = f.directory / "kernels.nqb";
-    const std::vector<std::string> arguments{"warmup", "--hidden", hidden, "--arch", "sm_90", "--format", "nvfp4",
+    const std::vector<std::string> arguments{"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4",
                                              "--layout", "linear", "--threads", "1", "--bundle", bundle, "--json"};
-    const ToolResult stopped = interrupt_tool(arguments, f.settings());
+    const int signal = GENERATE(SIGINT, SIGTERM);
+    const ToolResult stopped = meet_tool(arguments, f.settings(), "", [&](pid_t child) { REQUIRE(kill(child, signal) == 0); });
     INFO(stopped.err);
     CHECK(stopped.exit_code == 3);
     const Json part = stopped.json();
@@ -292,6 +380,18 @@ TEST_CASE("an interrupted warm-up says so, and is resumed by the same command") 
     CHECK(resumed.json()["cached"].get<int>() >= part["kernels"].get<int>());
     CHECK(resumed.json()["kernels"] == part["planned"]);
     CHECK(resumed.json()["bundle"]["kernels"] == part["planned"]);
+}
+
+TEST_CASE("a second signal ends a warm-up at once") {
+    const CacheFixture f;
+    const ToolResult ended = meet_tool({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4", "--threads", "1"},
+                                       f.settings(), "", [](pid_t child) {
+                                           REQUIRE(kill(child, SIGINT) == 0);
+                                           while (catches(child, SIGINT)) std::this_thread::yield();  // until the first is there
+                                           REQUIRE(kill(child, SIGINT) == 0);
+                                       });
+    CHECK(ended.exit_code == 128 + SIGINT);
+    CHECK(ended.out.empty());
 }
 
 TEST_CASE("every compile is dumped where NORMQUANT_DUMP_DIR says") {
@@ -332,6 +432,14 @@ TEST_CASE("info --bug-report has the system, the settings and doctor's findings,
     CHECK(report["system"]["cores"].get<int>() > 0);
     CHECK(report["findings"].size() > 3);
     CHECK(result.out.find(f.directory.path()) == std::string::npos);
+    // Secrets stay where they are, also where a setting cannot be used.
+    const ToolResult broken = f.run({"info", "--bug-report", "--json"}, {"NVIDIA_API_KEY=nvapi-1", "CUDA_TOKEN=nvapi-2", "NVIDIA_VISIBLE_DEVICES=all",
+                                                                         "NORMQUANT_JIT=perhaps"});
+    CHECK(broken.exit_code == 1);
+    CHECK(broken.out.find("nvapi") == std::string::npos);
+    CHECK(broken.json()["settings"]["NVIDIA_VISIBLE_DEVICES"] == "all");
+    CHECK(broken.json()["settings"]["NORMQUANT_JIT"] == "perhaps");
+    CHECK(broken.json()["message"].get<std::string>().find("NORMQUANT_JIT") != std::string::npos);
     const ToolResult text = f.run({"info", "--bug-report"}, {"HOME=" + f.directory.path()});
     CHECK(text.out.find("NORMQUANT_CACHE_DIR ~/cache\n") != std::string::npos);
     CHECK(text.out.find(f.directory.path()) == std::string::npos);

@@ -4,6 +4,7 @@
 #include "gpu/gpu.h"
 
 #include "runtime/parallel.h"
+#include "support/cores.h"
 #include "support/operator_cases.h"
 #include "support/temp_directory.h"
 

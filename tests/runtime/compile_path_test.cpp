@@ -2,6 +2,7 @@
 #include "cache/bundle.h"
 #include "cache/store.h"
 #include "fixture.h"
+#include "support/foreign_bundle.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +31,23 @@ struct Compiles {
         all.problems.emplace_back(event->problem);
         all.archs.emplace_back(event->arch);
         all.statuses.push_back(event->status);
+    }
+};
+
+struct Warnings {
+    std::mutex mutex;
+    std::vector<std::string> texts;
+    static void record(std::uint32_t level, const char* text, void* self) {
+        auto& all = *static_cast<Warnings*>(self);
+        const std::lock_guard lock(all.mutex);
+        if (level >= NQ_LOG_WARN) all.texts.emplace_back(text);
+    }
+    // Of the default level.
+    nq_context_options into(nq_context_options options) {
+        options.log_level = NQ_LOG_DEFAULT;
+        options.log_callback = &Warnings::record;
+        options.log_payload = this;
+        return options;
     }
 };
 
@@ -373,6 +391,63 @@ TEST_CASE("a bundle serves without NVRTC and without a root; what it lacks is na
         CHECK(prepare_on(context.get(), 7168, nullptr) == NQ_OK);
         CHECK(counters_of(context.get()).compiles == kKernels);
     }
+}
+
+TEST_CASE("a bundle from before an upgrade is named where it matters, once") {
+    Fixture world;
+    const std::string bundle = world.directory / "kernels.nqb";
+    REQUIRE(prepare_on(world.create().get(), 4096, nullptr) == NQ_OK);
+    export_bundle(world.cache_dir, bundle);
+    const auto serve = [&](std::uint32_t jit, Warnings& warnings) {
+        nq_context_options options = warnings.into(world.options());
+        options.jit = jit;
+        options.cache_dir = "";
+        options.bundles = bundle.c_str();
+        return world.create(options);
+    };
+    const std::string told = "bundle " + bundle + " was made from other kernel sources";
+    Warnings warnings;
+    SECTION("all of it is of other sources") {
+        make_foreign(bundle, kKernels);
+        CHECK(prepare_on(serve(NQ_JIT_OFF, warnings).get(), 4096, nullptr) == NQ_ERR_NOT_PREPARED);
+        CHECK(contains(last_error(), told));
+        CHECK(warnings.texts.empty());  // the error says it
+        const ContextPtr context = serve(NQ_JIT_ON, warnings);
+        CHECK(prepare_on(context.get(), 4096, nullptr) == NQ_OK);
+        CHECK(prepare_on(context.get(), 7168, nullptr) == NQ_OK);
+        REQUIRE(warnings.texts.size() == 1);
+        CHECK(contains(warnings.texts[0], told));
+    }
+    SECTION("some of it is of these") {
+        make_foreign(bundle, kKernels - 1);
+        CHECK(prepare_on(serve(NQ_JIT_OFF, warnings).get(), 4096, nullptr) == NQ_ERR_NOT_PREPARED);
+        CHECK_FALSE(contains(last_error(), "other kernel sources"));
+        CHECK(prepare_on(serve(NQ_JIT_ON, warnings).get(), 4096, nullptr) == NQ_OK);
+        CHECK(warnings.texts.empty());
+    }
+}
+
+TEST_CASE("a compile that nq_run waits for is told of, once") {
+    Fixture world;
+    Warnings warnings;
+    const ContextPtr context = world.create(warnings.into(world.options()));
+    const auto run = [&](std::uint32_t hidden) {
+        const nq_problem problem = make_problem(hidden);
+        const nq_tensors tensors = make_tensors(1);
+        return nq_run(context.get(), &problem, &tensors, world.stream);
+    };
+    const nq_problem problem = make_problem(2048);
+    const char* const archs[] = {"sm_90"};
+    REQUIRE(nq_precompile(context.get(), &problem, 1, archs, 1, 0, nullptr, nullptr) == NQ_OK);
+    REQUIRE(prepare_on(context.get(), 4096, world.stream) == NQ_OK);
+    REQUIRE(run(4096) == NQ_OK);
+    REQUIRE(run(2048) == NQ_OK);
+    CHECK(warnings.texts.empty());
+    REQUIRE(run(7168) == NQ_OK);
+    REQUIRE(run(8192) == NQ_OK);
+    REQUIRE(warnings.texts.size() == 1);
+    CHECK(contains(warnings.texts[0], "nq_run compiles"));
+    CHECK(contains(warnings.texts[0], "normquant warmup --hidden 7168 --arch sm_90 "));
 }
 
 TEST_CASE("a warm-up that cannot leave anything behind has failed") {

@@ -384,6 +384,14 @@ TEST_CASE("misuse of what goes beyond the plain operator is refused by field") {
         {"x_batch_stride", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = -8; }},
         {"x_batch_stride", "", NQ_ERR_MISALIGNED, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = 4; }},
         {"x_batch_stride", "", NQ_ERR_INVALID_ARGUMENT, [](nq_tensors& t) { t.batch_rows = 4, t.x_batch_stride = std::int64_t{1} << 61; }},
+        // Of the second batch of x: make_everything has its batches one behind the other.
+        {"residual", "nq_tensors.x at 0x", NQ_ERR_INVALID_ARGUMENT,
+         [](nq_tensors& t) { t.batch_rows = 8, t.residual = const_cast<char*>(static_cast<const char*>(t.x)) + 8 * 4096 * 2; }},
+        {"y_out", "nq_tensors.x at 0x", NQ_ERR_INVALID_ARGUMENT,
+         [](nq_tensors& t) {
+             t.batch_rows = 4, t.x_batch_stride = 1 << 24;
+             t.y_out = const_cast<char*>(static_cast<const char*>(t.x)) + 3 * 2 * (1 << 24);
+         }},
         {"fp4", "nq_tensors.device_rows ", NQ_ERR_INVALID_ARGUMENT,
          [](nq_tensors& t) { t.device_rows = static_cast<const std::int32_t*>(address(0x300000000100)); }},
     };
@@ -399,6 +407,19 @@ TEST_CASE("misuse of what goes beyond the plain operator is refused by field") {
         CHECK(contains(last_error(), misuse.other));
     }
     CHECK(world.cuda.calls.empty());
+}
+
+TEST_CASE("a batch larger than all rows needs no room behind them") {
+    Prepared world(everything());
+    nq_tensors tensors = make_everything(1);
+    tensors.x_stride = std::int64_t{1} << 40;
+    tensors.batch_rows = 0x7fffffff;
+    CHECK(world.launch(tensors) == NQ_OK);
+    tensors = make_everything(16);
+    tensors.batch_rows = 4;
+    tensors.x_batch_stride = 1 << 24;
+    tensors.y_out = const_cast<char*>(static_cast<const char*>(tensors.x)) + 4 * 4096 * 2;  // between two batches
+    CHECK(world.launch(tensors) == NQ_OK);
 }
 
 TEST_CASE("tensors may interleave, share inputs and be updated in place") {

@@ -4,6 +4,7 @@
 #include "cache_view.h"
 #include "doctor_checks.h"
 #include "inventory.h"
+#include "runtime/cubin.h"
 #include "units.h"
 
 #include <fmt/core.h>
@@ -245,14 +246,50 @@ void check_root(const Place& root, const ContextConfig& config, Findings& findin
     check_contents(root.path, options.size_limit, findings);
 }
 
+struct Contents {
+    std::size_t entries = 0;
+    std::size_t foreign = 0;  // of other kernel sources: what an upgrade of the library leaves behind
+    std::size_t bad = 0;
+};
+
+Contents contents_of(const Place& layer) {
+    Contents found;
+    const auto count = [&](const Result<Entry>& entry) {
+        ++found.entries;
+        if (!entry) {
+            ++found.bad;
+        } else if (!of_these_sources(*entry)) {
+            ++found.foreign;
+        }
+    };
+    if (layer.bundle) {
+        for (const BundleItem& item : layer.bundle->items()) count(layer.bundle->read(item));
+    } else {
+        layer.store->visit([&](const StoredEntry& stored) { count(stored.entry); });
+    }
+    return found;
+}
+
 void check_layer(const Place& layer, Findings& findings) {
     if (layer.fault && !is_closed(layer)) {
         findings.problem("layer", fmt::format("not used: {}", layer.fault->message),
                          "do what it says, or take it out of NORMQUANT_BUNDLES");
-    } else if (layer.bundle) {
-        findings.ok("layer", fmt::format("bundle {}, {} entries", layer.path, layer.bundle->items().size()));
-    } else if (check_directories(layer.path, /*written=*/false, findings)) {
-        findings.ok("layer", fmt::format("directory {}, {} entries", layer.path, take_inventory(layer.path).entries));
+        return;
+    }
+    if (!layer.bundle && !check_directories(layer.path, /*written=*/false, findings)) return;
+    const Contents found = contents_of(layer);
+    const std::string text = fmt::format("{} {}, {} entries", name(layer.kind), layer.path, found.entries);
+    const std::string foreign = " of other kernel sources than this library has: never used";
+    const std::string again = fmt::format("make it again: this version's normquant warmup, with what it was made from and {} {}",
+                                          layer.bundle ? "--bundle" : "--cache-dir", layer.path);
+    if (found.bad != 0) {
+        findings.warning("layer", fmt::format("{}, {} of them bad", text, found.bad), "look with normquant cache verify, and make them again");
+    } else if (found.entries != 0 && found.foreign == found.entries) {
+        findings.problem("layer", text + ", all" + foreign, again);
+    } else if (found.foreign != 0 && layer.bundle) {
+        findings.warning("layer", fmt::format("{}, {} of them{}", text, found.foreign, foreign), again);
+    } else {  // a directory keeps what several versions have made
+        findings.ok("layer", text);
     }
 }
 
@@ -265,11 +302,16 @@ void check_cache(const ContextConfig& config, const Environment& environment, Fi
     }
     if (view->root_path().empty()) {
         const bool chosen = environment.cache_dir.has_value();
-        findings.warning(
-            "cache directory",
-            chosen ? "none: NORMQUANT_CACHE_DIR is empty; every process compiles for itself"
-                   : "none: no home directory is known; every process compiles for itself",
-            chosen ? "unset NORMQUANT_CACHE_DIR, unless this is meant to be so" : "set NORMQUANT_CACHE_DIR or HOME");
+        const std::string none = chosen ? "none: NORMQUANT_CACHE_DIR is empty; " : "none: no home directory is known; ";
+        const std::string remedy = chosen ? "unset NORMQUANT_CACHE_DIR" : "set NORMQUANT_CACHE_DIR or HOME";
+        if (config.jit) {
+            findings.warning("cache directory", none + "every process compiles for itself", remedy + ", unless this is meant to be so");
+        } else if (config.cache.layers.empty()) {
+            findings.problem("cache directory", none + "NORMQUANT_BUNDLES names nothing, and NORMQUANT_JIT is off: no kernel can be had",
+                             "set NORMQUANT_BUNDLES, or " + remedy);
+        } else {
+            findings.ok("cache directory", none + "kernels are those of NORMQUANT_BUNDLES alone, for NORMQUANT_JIT is off");
+        }
         return;
     }
     findings.ok("cache directory", fmt::format("{}, chosen by {}", view->root_path(), environment.cache_dir_source));

@@ -1,5 +1,6 @@
 // normquant doctor: the environment variables.
 #include "doctor_checks.h"
+#include "variables.h"
 
 #include <fmt/core.h>
 
@@ -8,42 +9,25 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <set>
 #include <string_view>
+#include <vector>
 
 namespace nq::cli {
 namespace {
 
 constexpr const char* kTopic = "environment";
 
-// Those that decide what normquant does, by themselves or through the driver.
-constexpr const char* kVariables[] = {
-    "NORMQUANT_CACHE_DIR",
-    "NORMQUANT_CACHE_SIZE",
-    "NORMQUANT_CACHE_READONLY",
-    "NORMQUANT_CACHE_SHARED",
-    "NORMQUANT_BUNDLES",
-    "NORMQUANT_JIT",
-    "NORMQUANT_NVRTC",
-    "NORMQUANT_LIBCUDA",
-    "NORMQUANT_LOG",
-    "NORMQUANT_RECORD",
-    "NORMQUANT_DUMP_DIR",
-    "XDG_CACHE_HOME",
-    "HOME",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "CUDA_VISIBLE_DEVICES",
-};
+// Others that decide what normquant does, by themselves or through the driver.
+constexpr const char* kOthers[] = {"XDG_CACHE_HOME", "HOME", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES"};
 // Those that the scripts which build normquant read.
 constexpr std::string_view kBuildVariable = "NORMQUANT_CUDA";
 // Those that libnvrtc reads by itself.
 constexpr const char* kNvrtcVariables[] = {"NVRTC_APPEND_FLAGS", "NV_NVVM_VERSION"};
 
 bool is_known(std::string_view name) {
-    return std::ranges::any_of(kVariables, [&](std::string_view known) { return known == name; });
+    return std::ranges::any_of(variables(), [&](const Variable& variable) { return variable.name == name; });
 }
 
 void check_unknown(Findings& findings) {
@@ -63,7 +47,9 @@ Environment check_environment(Findings& findings) {
         findings.note(kTopic, "this program runs with privileges that its caller has not: variables are ignored");
     }
     std::set<std::string, std::less<>> unusable;
-    for (const char* name : kVariables) {
+    std::vector<const char*> names(std::begin(kOthers), std::end(kOthers));
+    std::ranges::transform(variables(), std::inserter(names, names.begin()), &Variable::name);
+    for (const char* name : names) {
         const char* value = secure_getenv(name);
         if (value == nullptr) continue;
         // Read by itself, each shows its own error.

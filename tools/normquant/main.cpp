@@ -1,6 +1,7 @@
 // The normquant command line tool.
 #include "command.h"
 #include "printable.h"
+#include "variables.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -18,18 +19,8 @@ namespace {
 
 constexpr const char* kFooter = R"(normquant COMMAND --help explains a command, with examples.
 Exit codes: 0 done, 1 failed or mismatch, 2 bad usage or input, 3 partly done.
-Environment:
-  NORMQUANT_CACHE_DIR       root of the kernel cache; "" for none
-  NORMQUANT_CACHE_SIZE      its size limit in bytes, such as 512M; 0 for none
-  NORMQUANT_CACHE_READONLY  on: the root is not written
-  NORMQUANT_CACHE_SHARED    on: others may write the cache, and are trusted
-  NORMQUANT_BUNDLES         bundles and directories to search before the root, separated by colons
-  NORMQUANT_JIT             off: only cached kernels
-  NORMQUANT_NVRTC           path of libnvrtc
-  NORMQUANT_LIBCUDA         path of libcuda
-  NORMQUANT_LOG             debug, info, warn, error or off
-  NORMQUANT_RECORD          file to which prepared problems are added, for warmup --manifest
-  NORMQUANT_DUMP_DIR        directory for source, PTX, cubin, log and plan of each compile)";
+Environment, with what holds where a variable is not set:
+)";
 
 std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
 
@@ -71,7 +62,7 @@ std::string names_of(const CLI::App& app) {
 
 int run(int argc, char** argv) {
     CLI::App app{"Fused RMSNorm and FP4 quantization (NVFP4, MXFP4), compiled at run time", "normquant"};
-    app.footer(kFooter);
+    app.footer(kFooter + variables_text());
     app.set_version_flag("--version",
                          fmt::format("normquant {}.{}.{}", NQ_VERSION_MAJOR, NQ_VERSION_MINOR, NQ_VERSION_PATCH));
     app.require_subcommand(0, 1);  // none is answered below, with the list of commands

@@ -35,21 +35,50 @@ Outcome read_values(const std::string& key, const Json& value, std::vector<std::
     return values.empty() ? usage_error(fmt::format("{} is an empty list", key)) : Outcome(Unit{});
 }
 
+std::string accepted_keys() {
+    std::string keys;
+    for (const ProblemOption& option : problem_options()) keys += fmt::format("{}{}", keys.empty() ? "" : ", ", key_of(option));
+    return keys;
+}
+
+Outcome read_option(const std::string& key, const Json& value, ProblemLists& lists, const char* besides = "") {
+    const auto option = std::ranges::find(problem_options(), key, key_of);
+    if (option == problem_options().end()) return usage_error(fmt::format("'{}' is none of {}{}", key, besides, accepted_keys()));
+    return read_values(key, value, lists.*option->values);
+}
+
 Result<ProblemLists> read_problem(const Json& problem, ProblemLists lists) {
     if (!problem.is_object()) return usage_error("it is not an object");
-    std::string accepted;
-    for (const ProblemOption& option : problem_options()) accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", key_of(option));
     for (const auto& [key, value] : problem.items()) {
-        const auto option = std::ranges::find(problem_options(), key, key_of);
-        if (option == problem_options().end()) return usage_error(fmt::format("'{}' is none of {}", key, accepted));
-        if (const Outcome read = read_values(key, value, lists.*option->values); !read) return read.error();
+        if (const Outcome read = read_option(key, value, lists); !read) return read.error();
     }
     if (lists.hidden.empty()) return usage_error("it has no hidden");
     return lists;
 }
 
+// What warmup --dry-run --json printed: its problems say everything, the other keys are for people.
+bool is_dry_run(const Json& document) {
+    const auto command = document.find("command");
+    return command != document.end() && *command == "warmup" && document.contains("dry_run");
+}
+
+Outcome read_defaults(const Json& document, ProblemLists& lists) {
+    if (is_dry_run(document)) return Unit{};
+    for (const auto& [key, value] : document.items()) {
+        if (key == "problems") continue;
+        if (const Outcome read = read_option(key, value, lists, "problems, "); !read) return read;
+    }
+    return Unit{};
+}
+
+// The beginning of a record, and not its end: whoever wrote it was killed, or the disk was full.
+bool is_torn(std::string_view line) {
+    constexpr std::string_view kBegin = R"({"hidden":)";
+    return line.substr(0, kBegin.size()) == kBegin.substr(0, line.size()) && !line.ends_with('}');
+}
+
 // One value a line that is not empty.
-Result<Json> parse_lines(std::string_view text) {
+Result<Json> parse_lines(std::string_view text, std::vector<std::string>& notes) {
     Json values = Json::array();
     std::size_t number = 0;
     while (!text.empty()) {
@@ -58,6 +87,10 @@ Result<Json> parse_lines(std::string_view text) {
         ++number;
         if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
         Json value = parse_metadata(line);
+        if (!value.is_object() && is_torn(line)) {
+            notes.push_back(fmt::format("line {} is the beginning of a problem, and left out", number));
+            continue;
+        }
         if (!value.is_object()) return usage_error(fmt::format("line {} is not a JSON object, nor is the file JSON as a whole", number));
         values.push_back(std::move(value));
     }
@@ -66,18 +99,16 @@ Result<Json> parse_lines(std::string_view text) {
 
 }  // namespace
 
-Result<std::vector<ProblemLists>> parse_manifest(std::string_view text, const ProblemLists& otherwise) {
+Result<std::vector<ProblemLists>> parse_manifest(std::string_view text, const ProblemLists& otherwise, std::vector<std::string>& notes) {
     ProblemLists base = otherwise;
     base.hidden.clear();
     Json problems = parse_metadata(text);
     if (problems.is_string()) {  // not one document
-        auto lines = parse_lines(text);
+        auto lines = parse_lines(text, notes);
         if (!lines) return lines.error();
         problems = *std::move(lines);
     } else if (problems.is_object() && problems.contains("problems")) {
-        if (problems.contains("arch")) {
-            if (const Outcome read = read_values("arch", problems["arch"], base.archs); !read) return read.error();
-        }
+        if (const Outcome read = read_defaults(problems, base); !read) return read.error();
         problems = Json(problems["problems"]);
     } else if (problems.is_object()) {
         problems = Json::array({problems});

@@ -10,9 +10,10 @@
 
 namespace nq::cli {
 
-// A JSON document {"problems": [PROBLEM, ...], "arch": ARCHS}, a list of PROBLEMs, or PROBLEMs one a line, as NORMQUANT_RECORD writes
-// them. A PROBLEM is an object of problem_options(), each a value or a list of values: {"hidden": [4096, 7168], "op": "add_rmsnorm"}.
-// What it does not say, `otherwise` does. Errors leave out the path: the caller names it.
-Result<std::vector<ProblemLists>> parse_manifest(std::string_view text, const ProblemLists& otherwise);
+// A JSON document {"problems": [PROBLEM, ...], DEFAULTS}, a list of PROBLEMs, or PROBLEMs one a line, as NORMQUANT_RECORD writes them; or
+// what a dry run prints. A PROBLEM is an object of problem_options(), each a value or a list of values: {"hidden": [4096, 7168], "op":
+// "add_rmsnorm"}; DEFAULTS are such, too. What neither says, `otherwise` does. notes: takes what was passed over. Errors leave out the
+// path: the caller names it.
+Result<std::vector<ProblemLists>> parse_manifest(std::string_view text, const ProblemLists& otherwise, std::vector<std::string>& notes);
 
 }  // namespace nq::cli

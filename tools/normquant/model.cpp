@@ -123,7 +123,7 @@ Result<Model> read_model(const std::string& path) {
     for (const std::string& file : files) {
         if (const Outcome added = add_tensors(tensors, file); !added) return added.error();
     }
-    if (model.dtype.empty()) model.dtype = tensors.dtype;
+    if (model.dtype.empty() && model.other_dtype.empty()) model.dtype = tensors.dtype;
     take_norms(model, tensors);
     if (model.norms.empty())
         return usage_error(fmt::format("--model {}: none of its tensors is the weight of a norm, such as model.norm.weight", path));

@@ -79,14 +79,12 @@ private:
     Json inner_;
 };
 
-Result<std::string> dtype_of(const Config& config) {
+void take_dtype(Model& model, const Config& config) {
     const char* const field = config.has("dtype") ? "dtype" : "torch_dtype";
     const std::string name = config.text(field);
-    if (name == "bfloat16") return std::string("bf16");
-    if (name == "float16") return std::string("fp16");
-    if (name.empty() || name == "auto") return std::string();
-    return usage_error(
-        fmt::format("{} is '{}': rows are bfloat16 or float16; say which with --dtype", field, name));
+    if (name == "bfloat16") model.dtype = "bf16";
+    else if (name == "float16") model.dtype = "fp16";
+    else if (!name.empty() && name != "auto") model.other_dtype = fmt::format("{} is '{}'", field, name);
 }
 
 Outcome check_is_rms_norm(const Config& config, const std::string& type) {
@@ -115,9 +113,7 @@ Result<Model> parse_model_config(std::string_view text) {
     Model model;
     model.type = config.text("model_type");
     if (const Outcome rms = check_is_rms_norm(config, model.type); !rms) return rms.error();
-    const auto dtype = dtype_of(config);
-    if (!dtype) return dtype.error();
-    model.dtype = *dtype;
+    take_dtype(model, config);
 
     const auto hidden = config.count("hidden_size");
     if (!hidden) return hidden.error();

@@ -22,6 +22,7 @@ struct Model {
     std::string type;    // model_type; "" where nothing says it
     bool known = false;  // so that head norms and the weight's bias follow from it
     std::string dtype;   // of the rows: "bf16", "fp16"; "" where nothing says it
+    std::string other_dtype;  // "torch_dtype is 'float32'": the config says one that rows cannot have, and dtype is ""
     bool weight_bias_one = false;
     std::vector<Norm> norms;
     std::vector<std::string> notes;  // what was assumed, or is not covered

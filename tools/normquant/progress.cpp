@@ -29,39 +29,59 @@ std::size_t columns() {
 
 }  // namespace
 
-Progress::Progress(std::uint64_t total) : total_(total), terminal_(draws_bars()) {}
+std::string bar_text(const Progressed& progressed, double seconds) {
+    const std::uint64_t done = progressed.done, total = std::max(progressed.total, done), made = done - progressed.hits;
+    const double rate = seconds > 0 ? static_cast<double>(made != 0 ? made : done) / seconds : 0;
+    std::string left = "--:-- left";
+    if (rate > 0 && (made != 0 || done == total)) {
+        const auto whole = static_cast<std::uint64_t>(std::ceil(static_cast<double>(total - done) / rate));
+        left = fmt::format("{}:{:02} left", whole / 60, whole % 60);
+    }
+    const std::size_t filled = total != 0 ? static_cast<std::size_t>(kBar * done / total) : 0;
+    return fmt::format("[{:=<{}}{:{}}] {}/{}  {:.1f}/s  {}", "", filled, "", kBar - filled, done, total, rate, left);
+}
 
-void Progress::step(const std::string& text, Keep keep) {
-    ++done_;
+Progress::Progress(std::uint64_t total) : progressed_{.total = total}, terminal_(draws_bars()) {}
+
+void Progress::step(const std::string& text, Step step) {
+    const std::lock_guard lock(mutex_);
+    ++progressed_.done;
+    if (step == Step::hit) ++progressed_.hits;
     if (!terminal_) {
-        fmt::print(stderr, "[{}/{}] {}\n", done_, total_, text);
+        fmt::print(stderr, "[{}/{}] {}\n", progressed_.done, progressed_.total, text);
         return;
     }
-    if (keep == Keep::yes) {
-        clear();
+    if (step == Step::failed) {
+        clear_line();
         fmt::print(stderr, "{}\n", text);
     }
     const auto now = std::chrono::steady_clock::now();
-    if (keep == Keep::no && done_ != total_ && now - drawn_ < kBetweenDrawings) return;
+    if (step != Step::failed && progressed_.done != progressed_.total && now - drawn_ < kBetweenDrawings) return;
     drawn_ = now;
     draw(text);
 }
 
 void Progress::draw(const std::string& text) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-    const double rate = seconds > 0 ? static_cast<double>(done_) / seconds : 0;
-    const std::uint64_t total = std::max(total_, done_);
-    const auto left = rate > 0 ? static_cast<std::uint64_t>(std::ceil(static_cast<double>(total - done_) / rate)) : 0;
-    const auto filled = static_cast<std::size_t>(kBar * done_ / total);
-    std::string line = fmt::format("[{:=<{}}{:{}}] {}/{}  {:.1f}/s  {}:{:02} left  {}", "", filled, "", kBar - filled, done_,
-                                   total, rate, left / 60, left % 60, text);
+    std::string line = fmt::format("{}  {}", bar_text(progressed_, seconds), text);
     line.resize(std::min(line.size(), columns() - 1));  // in the last column a terminal may begin a new line
     fmt::print(stderr, "\r\033[K{}", line);
     std::fflush(stderr);
 }
 
+void Progress::beside(const std::function<void()>& print) {
+    const std::lock_guard lock(mutex_);
+    clear_line();
+    print();
+}
+
 void Progress::clear() {
-    if (terminal_ && done_ != 0) std::fputs("\r\033[K", stderr);
+    const std::lock_guard lock(mutex_);
+    clear_line();
+}
+
+void Progress::clear_line() {
+    if (terminal_ && progressed_.done != 0) std::fputs("\r\033[K", stderr);
 }
 
 }  // namespace nq::cli

@@ -5,8 +5,9 @@
 #include "plan/plan.h"
 #include "printable.h"
 #include "progress.h"
-#include "runtime/parallel.h"
 #include "runtime/precompile.h"
+#include "support/cores.h"
+#include "support/log.h"
 #include "units.h"
 #include "warmup_bundle.h"
 #include "warmup_plan.h"
@@ -18,6 +19,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace nq::cli {
 namespace {
@@ -31,8 +33,9 @@ Problems come from any of
   --hidden      row lengths; every combination of the lists of options is made
   --model       a Hugging Face config.json, a .safetensors file, or a model's folder: the lengths of its RMSNorms, and what the model
                 says of --dtype, --weight-dtype and --weight-bias; with and without residual add where there is a residual
-  --manifest    a JSON file: what an engine recorded under NORMQUANT_RECORD=FILE, or {"arch": ["h200"], "problems": [{"hidden": [4096,
-                7168], "op": "add_rmsnorm"}]}, with the options' names as keys; what it leaves out, the options say
+  --manifest    a JSON file: what an engine recorded under NORMQUANT_RECORD=FILE, or {"arch": ["h200"], "layout": "swizzled",
+                "problems": [{"hidden": [4096, 7168], "op": "add_rmsnorm"}]}, with the options' names as keys; those beside problems
+                hold for each that does not say otherwise, and what is said nowhere, the options say
 Options that are given win over what a model says; --arch wins over a manifest's.
 
 Targets: GPUs by name, or sm_80, sm_86, sm_89, sm_90 and, on Blackwell, family targets: sm_100f (B200, B300), sm_110f, sm_120f
@@ -42,7 +45,7 @@ Examples:
   normquant warmup --hidden 4096,7168 --arch h200,b200
   normquant warmup --model config.json --arch all --format nvfp4 --layout swizzled --dry-run
   normquant warmup --manifest recorded.json --bundle kernels.nqb
-Exit codes: 0 all there, 1 none could be made, 2 bad option or input, 3 some failed, or interrupted.)";
+Exit codes: 0 all there, 1 none could be made, 2 bad option or input, 3 some failed, interrupted, or no bundle written.)";
 
 struct WarmupOptions {
     WarmupSources sources{.lists = {.formats = {"nvfp4", "mxfp4"}, .layouts = {"linear", "swizzled"}}};
@@ -82,7 +85,9 @@ struct Results {
         ArchTally& tally = tallies[event.arch];
         const double milliseconds = static_cast<double>(event.compile_ns) * 1e-6;
         std::string outcome = "cached";
+        auto step = Progress::Step::hit;
         if (event.status != NQ_OK) {
+            step = Progress::Step::failed;
             ++tally.failed;
             outcome = fmt::format("failed: {}", event.message);
             failures.push_back(
@@ -90,11 +95,12 @@ struct Results {
         } else if (event.cached != 0) {
             ++tally.cached;
         } else {
+            step = Progress::Step::made;
             ++tally.compiled;
             tally.milliseconds.push_back(milliseconds);
             outcome = fmt::format("compiled in {:.0f} ms", milliseconds);
         }
-        progress.step(printable(fmt::format("{}: {}", what, outcome)), event.status != NQ_OK ? Progress::Keep::yes : Progress::Keep::no);
+        progress.step(printable(fmt::format("{}: {}", what, outcome)), step);
     }
 };
 
@@ -114,13 +120,26 @@ Outcome compile_group(Context& context, const WarmupPlan::Group& group, Results&
     });
 }
 
+// What the context logs, beside the bar once there is one.
+struct Log {
+    std::optional<Progress> progress;
+
+    static void write(std::uint32_t level, const char* message, void* self) {
+        auto& progress = static_cast<Log*>(self)->progress;
+        const auto print = [&] { log_to_stderr(level, message, nullptr); };
+        progress ? progress->beside(print) : print();
+    }
+};
+
 // One context for the plan and the compiles: what NVRTC is found decides both.
-Result<std::unique_ptr<Context>> open_context(const WarmupOptions& options) {
+Result<std::unique_ptr<Context>> open_context(const WarmupOptions& options, Log& log) {
     const auto threads = parse_count("--threads", options.threads, 0, 1024);
     if (!threads) return threads.error();
     nq_context_options context_options = NQ_CONTEXT_OPTIONS_INIT;
     // A context by itself leaves cores to its program; nothing else runs here.
-    context_options.compile_threads = *threads != 0 ? *threads : cores();
+    context_options.compile_threads = *threads != 0 ? *threads : compiles_at_a_time();
+    context_options.log_callback = &Log::write;
+    context_options.log_payload = &log;
     if (!options.cache_dir.empty()) context_options.cache_dir = options.cache_dir.c_str();
     const auto environment = read_environment();
     if (!environment) return environment.error();
@@ -143,25 +162,45 @@ Report dry_run(const WarmupPlan& plan) {
     return report;
 }
 
+// A bundle that lacks kernels would only be found out when serving: it is written when every kernel is there.
+void add_bundle(Report& report, Context& context, const WarmupPlan& plan, const std::string& path) {
+    report.json["bundle"] = nullptr;
+    const auto not_written = [&](const std::string& reason) {
+        report.text += fmt::format("  bundle: {} not written: {}\n", printable(path), printable(reason));
+        report.json["bundle_error"] = reason;
+    };
+    if (report.exit_code != kOk) return not_written("not every kernel is there");
+    const auto written = write_warm_bundle(context, plan, path);
+    if (!written) {
+        note(fmt::format("bundle {} not written: {}", path, written.error().message));
+        report.exit_code = kPartial;
+        return not_written(written.error().message);
+    }
+    report.text += fmt::format("  bundle: {} kernels{}{}, {} in {}\n", written->entries,
+                               written->kept != 0 ? fmt::format(" ({} kept from before)", written->kept) : "",
+                               written->dropped != 0 ? fmt::format(", {} of other kernel sources left out", written->dropped) : "",
+                               size_text(written->bytes), printable(path));
+    report.json["bundle"] = {{"path", path}, {"kernels", written->entries}, {"kept", written->kept},
+                             {"dropped", written->dropped}, {"bytes", written->bytes}};
+}
+
 Result<Report> warmup(const WarmupOptions& options) {
-    const auto context = open_context(options);
+    Log log;
+    const auto context = open_context(options, log);
     if (!context) return context.error();
     const auto plan = plan_for(**context, options.sources);
     if (!plan) return plan.error();
     if (options.dry_run) return dry_run(*plan);
     const std::string cache_dir = (*context)->cache_dir();
-    std::optional<Bundle> present;
     if (!options.bundle.empty()) {
         if (cache_dir.empty()) return usage_error("--bundle needs a cache to compile into: name a directory with --cache-dir");
-        auto opened = open_present_bundle(options.bundle, (*context)->config().cache.store.shared);
-        if (!opened) return opened.error();
-        present = *std::move(opened);
+        if (const Outcome place = check_bundle_place(options.bundle, (*context)->config().cache.store.shared); !place) return place.error();
     }
     for (const std::string& reason : plan->left_out) fmt::print(stderr, "note: {}\n", printable(reason));
 
     const Interruption interruption;
     Results results;
-    Progress progress(plan->kernels);
+    Progress& progress = log.progress.emplace(plan->kernels);
     const auto begin = std::chrono::steady_clock::now();
     for (const WarmupPlan::Group& group : plan->groups) {
         const std::uint64_t before = progress.done();
@@ -188,7 +227,7 @@ Result<Report> warmup(const WarmupOptions& options) {
                              tally.cached, tally.failed);
     }
     Report report;
-    report.exit_code = failed == kernels ? kFailed : failed != 0 || interrupted ? kPartial : kOk;
+    report.exit_code = failed == 0 && !interrupted ? kOk : failed == kernels && !interrupted ? kFailed : kPartial;
     report.text = fmt::format("normquant warmup: {} kernels, {} compiled, {} cached, {} failed, {:.1f} s\n{}  {}\n",
                               kernels, compiled, cached, failed, seconds, lines,
                               cache_dir.empty() ? "no disk cache: nothing was kept" : "cache: " + printable(cache_dir));
@@ -198,19 +237,7 @@ Result<Report> warmup(const WarmupOptions& options) {
         {"command", "warmup"},  {"cache_dir", cache_dir},       {"kernels", kernels},       {"planned", plan->kernels},
         {"compiled", compiled}, {"cached", cached},             {"failed", failed},         {"interrupted", interrupted},
         {"seconds", seconds},   {"archs", std::move(per_arch)}, {"left_out", plan->left_out}, {"failures", std::move(results.failures)}};
-    if (options.bundle.empty()) return report;
-    if (report.exit_code != kOk) {  // a bundle that lacks kernels would only be found out when serving
-        report.text += fmt::format("  bundle: {} not written, for not every kernel is there\n", printable(options.bundle));
-        report.json["bundle"] = nullptr;
-        return report;
-    }
-    const auto written = write_warm_bundle(**context, *plan, options.bundle, present);
-    if (!written) return written.error();
-    report.text += fmt::format("  bundle: {} kernels{}, {} in {}\n", written->entries,
-                               written->kept != 0 ? fmt::format(" ({} kept from before)", written->kept) : "",
-                               size_text(written->bytes), printable(options.bundle));
-    report.json["bundle"] = {
-        {"path", options.bundle}, {"kernels", written->entries}, {"kept", written->kept}, {"bytes", written->bytes}};
+    if (!options.bundle.empty()) add_bundle(report, **context, *plan, options.bundle);
     return report;
 }
 
@@ -224,9 +251,9 @@ Command add_warmup(CLI::App& parent) {
         ->allow_extra_args(false);
     app->add_option("--manifest", options->sources.manifests, "JSON file of problems, as NORMQUANT_RECORD writes; may be repeated")
         ->allow_extra_args(false);
-    app->add_option("--bundle", options->bundle, "Also write the kernels into this one file, beside what it has");
+    app->add_option("--bundle", options->bundle, "Also write the kernels into this one file, beside what it has of the same kernel sources");
     app->add_flag("--dry-run", options->dry_run, "Print what would be made; its --json is a manifest");
-    app->add_option("--threads", options->threads, "Compiles at a time; 0: one a core")->capture_default_str();
+    app->add_option("--threads", options->threads, "Compiles at a time; 0: as many as cores and memory allow, also in a container")->capture_default_str();
     add_cache_dir(*app, options->cache_dir);
     app->footer(kWarmupFooter);
     return {app, [options] { return warmup(*options); }};

@@ -8,16 +8,17 @@
 
 namespace nq::cli {
 
-// What it has already is kept, so that one bundle can be warmed up in several runs. An error if there is a file that is no bundle.
-Result<std::optional<Bundle>> open_present_bundle(const std::string& path, bool shared);
+// Before anything is compiled, as far as one can tell: a bundle or nothing yet, in a directory that may be written.
+Outcome check_bundle_place(const std::string& path, bool shared);
 
 struct WrittenBundle {
     std::size_t entries = 0;
-    std::size_t kept = 0;  // of these, from before
+    std::size_t kept = 0;     // of these, from before
+    std::size_t dropped = 0;  // of other kernel sources than this library's, which it can never use
     std::uint64_t bytes = 0;
 };
-// From the context's cache, where the plan's kernels are by now.
-Result<WrittenBundle> write_warm_bundle(Context& context, const WarmupPlan& plan, const std::string& path,
-                                        const std::optional<Bundle>& present);
+// From the context's cache, where the plan's kernels are by now, and from what the file has by now, so that one bundle can be
+// warmed up in several runs, also at the same time.
+Result<WrittenBundle> write_warm_bundle(Context& context, const WarmupPlan& plan, const std::string& path);
 
 }  // namespace nq::cli

@@ -34,7 +34,7 @@ std::string describe(const std::string& path, const Model& model) {
     for (const Norm& norm : model.norms)
         norms += fmt::format("{}{} {}{}", norms.empty() ? "" : ", ", norm.name, norm.hidden, norm.fp32_weight ? " (fp32)" : "");
     return fmt::format("{}: {}{}, {}{}", path, model.type.empty() ? "" : model.type + ", ",
-                       model.dtype.empty() ? "dtype not said, so bf16" : model.dtype, norms,
+                       !model.other_dtype.empty() ? model.other_dtype : model.dtype.empty() ? "dtype not said, so bf16" : model.dtype, norms,
                        model.weight_bias_one ? ", weights stored as w - 1" : "");
 }
 
@@ -60,6 +60,8 @@ public:
     Outcome add_model(const std::string& path, const ProblemLists& lists) {
         const auto model = read_model(path);
         if (!model) return model.error();
+        if (lists.dtypes.empty() && !model->other_dtype.empty())
+            return usage_error(fmt::format("--model {}: {}: rows are bfloat16 or float16; say which with --dtype", path, model->other_dtype));
         plan.sources.push_back(describe(path, *model));
         for (const std::string& note : model->notes) plan.left_out.push_back(fmt::format("{}: {}", path, note));
         for (const Norm& norm : model->norms) {
@@ -77,8 +79,10 @@ public:
         const auto file = MappedFile::open(path);
         if (!file) return usage_error(fmt::format("--manifest {}: {}", path, file.error().message));
         const Bytes bytes = file->bytes();
-        auto problems = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, lists);
+        std::vector<std::string> notes;
+        auto problems = parse_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, lists, notes);
         if (!problems) return usage_error(fmt::format("--manifest {}: {}", path, problems.error().message));
+        for (const std::string& note : notes) plan.left_out.push_back(fmt::format("{}: {}", path, note));
         for (std::size_t i = 0; i < problems->size(); ++i) {
             if (!lists.archs.empty()) (*problems)[i].archs = lists.archs;
             if (const Outcome added = add((*problems)[i], nullptr); !added)
