@@ -325,7 +325,8 @@ TEST_CASE("the command that adds a kernel can be pasted, whatever the bundle is 
     fleet.build();
     const std::string command = command_in(message_of(fleet.serve("mxfp4", "swizzled")));
     INFO(command);
-    std::vector<std::string> words = words_of_shell(command);
+    const std::vector<std::string> words = words_of_shell(command);
+    REQUIRE_FALSE(words.empty());
     CHECK(words.back() == fleet.bundle);
     CHECK(fleet.builder.run(words).exit_code == 0);
     CHECK(fleet.serve("mxfp4", "swizzled").exit_code == 0);
