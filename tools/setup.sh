@@ -3,20 +3,26 @@
 #
 #   NORMQUANT_CUDA=auto|wheels|DIR   a CUDA Toolkit that is new enough if one is found, else wheels (the default); always the wheels; this one
 
-# cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC. Nothing else of the toolkit is needed.
-readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96)
+# cuda.h is in the runtime's wheel, nvrtc.h beside NVRTC, the ranges for profilers in nvtx. Nothing else of the toolkit is needed.
+readonly CUDA_WHEELS=(nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-nvtx==13.0.85)
 readonly NVDISASM_WHEEL=nvidia-cuda-nvdisasm==13.5.37
 readonly NUMPY_WHEELS=(numpy ml-dtypes) # whichever version this python3 can use: bytes alone are compared
 readonly COMMANDS=(g++:g++ cmake:cmake ninja:ninja-build python3:python3)
 readonly LIBRARIES=(libfmt-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev libcli11-dev catch2)
 # What single tests need, which are skipped without. dpkg-shlibdeps: the packages'; the others use what is installed, as people do.
-readonly TEST_COMMANDS=(pkg-config:pkg-config dpkg-shlibdeps:dpkg-dev groff:groff-base zsh:zsh fish:fish)
+readonly TEST_COMMANDS=(pkg-config:pkg-config dpkg-shlibdeps:dpkg-dev /usr/bin/python3:python3 groff:groff-base zsh:zsh fish:fish)
 
 say() { printf '==> %s\n' "$*"; }
 
 fail() {
     printf 'error: %s\nremedy: %s\n' "$1" "$2" >&2
     exit 1
+}
+
+# left_out WHAT REMEDY: is said to a user; a CI (CI=true) would take it for a pass, and fails.
+left_out() {
+    [[ ${CI:-false} == false ]] || fail "CI=$CI, and $1" "$2"
+    say "NOT RUN: $1"
 }
 
 as_root() {
@@ -69,12 +75,11 @@ install_packages() {
     fi
 }
 
-# What the tests are skipped without is worth no failure.
 install_test_packages() {
     local missing=()
     mapfile -t missing < <(packages_of "${TEST_COMMANDS[@]}")
     ((${#missing[@]} == 0)) || (apt_install "${missing[@]}") ||
-        say "NOT RUN: tests of the packages or the completions will be skipped, for want of ${missing[*]}"
+        left_out "tests of the packages or the completions will be skipped, for want of ${missing[*]}" "install ${missing[*]}"
 }
 
 # find_nvrtc DIR: prints the path of DIR's libnvrtc
@@ -147,9 +152,9 @@ provide_cuda() {
             "name the root of a CUDA Toolkit >= $(cuda_name "$CUDA_MIN"), or NORMQUANT_CUDA=wheels to fetch what is needed from PyPI"
         ;;
     esac
-    if [[ $root == "$wheels"/* ]] && ! usable_cuda "$root"; then
+    if [[ $root == "$wheels"/* ]] && ! { usable_cuda "$root" && [[ -e $root/include/nvtx3/nvToolsExt.h ]]; }; then
         say "fetching ${CUDA_WHEELS[*]} from PyPI into $wheels (90 MB)"
-        fetch_wheels "$wheels" "${CUDA_WHEELS[@]}" || fail "pip could not fetch ${CUDA_WHEELS[*]}" \
+        fetch_wheels "$wheels" "${CUDA_WHEELS[@]}" || usable_cuda "$root" || fail "pip could not fetch ${CUDA_WHEELS[*]}" \
             "check the network, or install a CUDA Toolkit >= $(cuda_name "$CUDA_MIN") and set NORMQUANT_CUDA to its folder"
         usable_cuda "$root" || fail "the wheels in $wheels hold no usable cuda.h, nvrtc.h and libnvrtc" "remove $wheels and run this again"
     fi
@@ -180,7 +185,8 @@ provide_nvdisasm() {
     if (fetch_wheels "$wheel" "$NVDISASM_WHEEL") && usable_nvdisasm "$fetched"; then
         export NORMQUANT_NVDISASM=$fetched
     else
-        say "NOT RUN: sass_test will be skipped, as there is no nvdisasm of CUDA 13 here and $NVDISASM_WHEEL could not be fetched"
+        left_out "sass_test will be skipped, as there is no nvdisasm of CUDA 13 here and $NVDISASM_WHEEL could not be fetched" \
+            "check the network, or name an nvdisasm of CUDA 13 in NORMQUANT_NVDISASM"
     fi
 }
 
@@ -196,7 +202,8 @@ provide_numpy() {
         version=$(python3 -c 'import platform; print(platform.python_version())') # pip may be another's
         say "fetching ${NUMPY_WHEELS[*]} from PyPI into $wheels (20 MB)"
         if ! (fetch_wheels "$wheels" "${NUMPY_WHEELS[@]}" --python-version "$version") || ! PYTHONPATH=$path has_numpy; then
-            say "NOT RUN: most tests of normquant.py will be skipped, as ${NUMPY_WHEELS[*]} are not here and could not be fetched"
+            left_out "most tests of normquant.py will be skipped, as ${NUMPY_WHEELS[*]} are not here and could not be fetched" \
+                "check the network, or install them for $(command -v python3)"
             return
         fi
     fi
@@ -205,9 +212,14 @@ provide_numpy() {
 
 # build PRESET
 build() {
+    local log=build/$1.configure.log what
     say "building build/$1 with $(nproc) jobs"
+    mkdir -p build
     # Found anew each time: CUDA may have moved since the last run.
-    cmake --preset "$1" -U 'NORMQUANT_*_INCLUDE' >/dev/null ||
+    cmake --preset "$1" -U 'NORMQUANT_*_INCLUDE' >"$log" ||
         fail "CMake could not configure (see above)" "install what it names; if the build folder is of another checkout, remove build/$1"
+    while read -r what; do
+        left_out "$what" "install what is wanting, and run this again"
+    done < <(sed -n 's/^-- \(.* left out, .*\)/\1/p' "$log")
     cmake --build --preset "$1" -j "$(nproc)" || fail "the build failed (see above)" "mend what the compiler names and run this again"
 }

@@ -130,8 +130,8 @@ typedef struct nq_problem {
 
 /* nq_tensors.flags */
 #define NQ_TENSORS_KEEP_PADDING 0x1u    /* leave the padding bytes of a swizzled scale buffer as they are */
-#define NQ_TENSORS_CONSTANT_WEIGHT 0x2u /* with NQ_PROBLEM_OVERLAP: the kernel before this one does not write the weight, so that it
-                                           may be fetched while waiting */
+#define NQ_TENSORS_CONSTANT_WEIGHT 0x2u /* with NQ_PROBLEM_OVERLAP: no kernel before this one in the stream that may still run writes
+                                           the weight, so that it may be fetched while waiting */
 
 /* The data of one call. Device pointers for nq_launch and nq_run, host pointers for nq_reference.
  *

@@ -18,7 +18,7 @@ struct Params {
     void* __restrict__ scale_linear;
     i64 fp4_stride, scale_stride;
     float eps;
-    u32 constant_weight;  // no kernel before this one in the stream writes the weight
+    u32 constant_weight;  // no kernel before this one that may still run writes the weight
     // Fields above are all that most kernels read: a cold start waits for each 64 bytes of the parameters in turn.
     const void* residual;
     void* residual_out;  // may be the residual

@@ -223,8 +223,8 @@ nq_status nq_required_alignment(const nq_problem* problem, const char* tensor, s
         if (!required) {
             return Error{
                 NQ_ERR_INVALID_ARGUMENT,
-                fmt::format("tensor is \"{}\"; accepted: x, weight, global_scale, fp4, scales, residual, y_out, "
-                            "sum_of_squares, rstd",
+                fmt::format("tensor is \"{}\"; accepted: x, weight, global_scale, fp4, scales, scales_linear, residual, "
+                            "residual_out, y_out, device_rows, sum_of_squares, rstd",
                             tensor),
                 {}};
         }

@@ -47,7 +47,13 @@ nq_status status_of(CUresult result) {
 }  // namespace
 
 bool is_of_earlier_work(CUresult result) {
+    // Names that headers of CUDA 12.8 may lack.
+    constexpr auto kContained = static_cast<CUresult>(226), kTensorMemoryLeak = static_cast<CUresult>(721);
+    constexpr auto kExternalDevice = static_cast<CUresult>(911);
     switch (result) {
+        case kContained:
+        case kTensorMemoryLeak:
+        case kExternalDevice:
         case CUDA_ERROR_ECC_UNCORRECTABLE:
         case CUDA_ERROR_NVLINK_UNCORRECTABLE:
         case CUDA_ERROR_ILLEGAL_ADDRESS:

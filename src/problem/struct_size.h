@@ -1,4 +1,5 @@
-// struct_size of the C API's structs: older callers are refused, newer ones accepted as long as they use nothing new.
+// struct_size of the C API's structs: newer callers are accepted as long as they use nothing new. Shorter structs are refused, so that a
+// struct may grow only with the SONAME.
 #pragma once
 
 #include "support/result.h"

@@ -26,8 +26,8 @@ public:
         }
         try {
             Value value = make();
-            land(key);
             promise.set_value(value);
+            land(key);
             return value;
         } catch (...) {
             land(key);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -112,12 +113,21 @@ struct Tensor {
     MemoryRows memory() const { return {reinterpret_cast<std::uintptr_t>(address), row_bytes, stride, rows}; }
 };
 
-// The most that may be touched, except for x in batches, of which only the first row is considered.
+// Batches of x that are compared with what is written. One more would hardly be the first that overlaps.
+constexpr std::int64_t kComparedBatches = 64;
+
+// The most that may be touched.
 Outcome check_overlap(const Problem& problem, const nq_tensors& t, const Layout& layout) {
     const auto rows = static_cast<std::uint64_t>(t.rows);
     const std::uint64_t row = std::uint64_t{problem.hidden} * kElementBytes, weight = std::uint64_t{problem.hidden} * (problem.weight_dtype == DType::fp32 ? 4 : 2);
     const auto bytes = [](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; };
     const bool in_place = layout.residual_out == t.residual && layout.residual_out_stride == layout.residual_stride;
+    const auto x_batch = [&](std::int64_t batch) {
+        const std::int64_t rows_before = batch * t.batch_rows;
+        const void* first = static_cast<const std::byte*>(t.x) + batch * layout.x_batch_stride * std::int64_t{kElementBytes};
+        const std::int64_t in_batch = t.batch_rows == 0 ? t.rows : std::min(t.batch_rows, t.rows - rows_before);
+        return Tensor{"x", first, row, bytes(layout.x_stride), static_cast<std::uint64_t>(in_batch), false};
+    };
     const Tensor tensors[] = {
         {"fp4", t.fp4, problem.hidden / 2, static_cast<std::uint64_t>(layout.fp4_stride), rows, true},
         {"scales", layout.scales_swizzled, scale_bytes(problem, t.rows), 0, 1, true},
@@ -127,18 +137,24 @@ Outcome check_overlap(const Problem& problem, const nq_tensors& t, const Layout&
         {"sum_of_squares", t.sum_of_squares, kFloatBytes, kFloatBytes, rows, true},
         {"rstd", t.rstd, kFloatBytes, kFloatBytes, rows, true},
         {"residual", in_place ? nullptr : t.residual, row, bytes(layout.residual_stride), rows, false},
-        {"x", t.x, row, bytes(layout.x_stride), t.batch_rows == 0 ? rows : 1, false},
+        x_batch(0),
         {"weight", t.weight, weight, 0, 1, false},
         {"global_scale", t.global_scale, kFloatBytes, 0, 1, false},
         {"device_rows", t.device_rows, sizeof(std::int32_t), 0, 1, false},
     };
+    const auto compare = [](const Tensor& output, const Tensor& other) -> Outcome {
+        if (other.address == nullptr || !certainly_overlap(output.memory(), other.memory())) return Unit{};
+        return refuse(output.field, fmt::format("{}, which overlaps nq_tensors.{} at {}", output.address, other.field, other.address),
+                      "memory that no other tensor uses");
+    };
+    const std::int64_t batches = t.batch_rows == 0 ? 1 : std::min((t.rows - 1) / t.batch_rows + 1, kComparedBatches);
     for (auto output = std::begin(tensors); output->written; ++output) {
         if (output->address == nullptr) continue;
-        const MemoryRows memory = output->memory();
         for (auto other = output + 1; other != std::end(tensors); ++other) {
-            if (other->address == nullptr || !certainly_overlap(memory, other->memory())) continue;
-            return refuse(output->field, fmt::format("{}, which overlaps nq_tensors.{} at {}", output->address, other->field, other->address),
-                          "memory that no other tensor uses");
+            if (Outcome apart = compare(*output, *other); !apart) return apart;
+        }
+        for (std::int64_t batch = 1; batch < batches; ++batch) {
+            if (Outcome apart = compare(*output, x_batch(batch)); !apart) return apart;
         }
     }
     return Unit{};

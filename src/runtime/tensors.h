@@ -30,7 +30,9 @@ struct Layout {
           residual_stride(t.residual_stride != 0 ? t.residual_stride : problem.hidden),
           residual_out_stride(t.residual_out == nullptr ? residual_stride : t.residual_out_stride != 0 ? t.residual_out_stride : problem.hidden),
           y_out_stride(t.y_out_stride != 0 ? t.y_out_stride : problem.hidden),
-          x_batch_stride(t.x_batch_stride != 0 ? t.x_batch_stride : t.batch_rows * x_stride),
+          // Where this product is beyond 2^63, there is one batch (check_stride) and nothing uses it.
+          x_batch_stride(t.x_batch_stride != 0 ? t.x_batch_stride
+                                               : static_cast<std::int64_t>(static_cast<std::uint64_t>(t.batch_rows) * static_cast<std::uint64_t>(x_stride))),
           fp4_stride(t.fp4_stride != 0 ? t.fp4_stride : problem.hidden / 2),
           scales_stride(t.scales_stride != 0 ? t.scales_stride : problem.blocks()),
           residual_out(t.residual_out != nullptr ? t.residual_out : t.residual),

@@ -1,7 +1,7 @@
 #include "support/profiler_range.h"
 
-// NVTX is headers alone: a profiler names its library in a variable, and they open it. Toolkits have them, not every wheel has.
-#if __has_include(<nvtx3/nvToolsExt.h>)
+// NVTX is headers alone: a profiler names its library in a variable, and they open it. Not every toolkit has them.
+#ifdef NORMQUANT_NVTX
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -18,6 +18,8 @@ nvtxDomainHandle_t domain() {
 }
 
 }  // namespace
+
+bool profiler_ranges_built_in() { return true; }
 
 ProfilerRange::ProfilerRange(const std::string& text) {
     if (domain() == nullptr) return;
@@ -38,6 +40,8 @@ ProfilerRange::~ProfilerRange() {
 #else
 
 namespace nq {
+
+bool profiler_ranges_built_in() { return false; }
 
 ProfilerRange::ProfilerRange(const std::string&) {}
 ProfilerRange::~ProfilerRange() = default;

@@ -5,6 +5,9 @@
 
 namespace nq {
 
+// Whether the build had NVTX's headers; without, a range is nothing.
+bool profiler_ranges_built_in();
+
 class ProfilerRange {
 public:
     explicit ProfilerRange(const std::string& text);

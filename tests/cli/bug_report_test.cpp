@@ -11,8 +11,14 @@ TEST_CASE("a bug report names neither the home directory, nor the user, nor the 
     CHECK(without_names("/home/ada", names) == "~");
     CHECK(without_names("/data/ada/cache on build-7", names) == "/data/USER/cache on HOST");
     // Within other words they are no names.
-    CHECK(without_names("/home/adam, cicada, ada_1, build-70", names) == "/home/adam, cicada, ada_1, build-70");
+    CHECK(without_names("/data/adam, cicada, ada_1, build-70", names) == "/data/adam, cicada, ada_1, build-70");
     CHECK(without_names("ada ada", names) == "USER USER");
+}
+
+TEST_CASE("a bug report made as root names nobody's home directory") {
+    const PrivateNames names{"/root", "root", ""};
+    CHECK(without_names("/home/ada/.cache, /home/bob-2.x: of", names) == "/home/USER/.cache, /home/USER: of");
+    CHECK(without_names("/root/.cache/normquant", names) == "~/.cache/normquant");
 }
 
 TEST_CASE("names that everybody has, or nobody, are left alone") {

@@ -32,8 +32,16 @@ struct Balance {
     }
 };
 Balance live;
+bool initialized = false;
+unsigned long long primary_id = 1;  // of the primary context: it ends when nobody retains it, and the next is another one
 thread_local std::vector<CUcontext> current;  // a stack
 int handle;  // its address stands for every other object
+
+// FAKE_GPU_L2_MIB, else 1 MiB.
+int l2_bytes() {
+    const char* mib = std::getenv("FAKE_GPU_L2_MIB");
+    return (mib != nullptr ? std::atoi(mib) : 1) << 20;
+}
 
 struct Kernel {
     const char* name;
@@ -137,19 +145,25 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-    *value = attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE              ? 1 << 20
+    *value = attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE              ? l2_bytes()
              : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9
              : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
                                                                          : 132;
     return CUDA_SUCCESS;
 }
 
+CUresult cuInit(unsigned) {
+    initialized = true;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
     return device == 0 ? make(context, live.contexts) : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice) {
-    --live.contexts;
+    if (--live.contexts == 0) ++primary_id;
     return CUDA_SUCCESS;
 }
 
@@ -159,6 +173,7 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 
 CUresult cuCtxPushCurrent(CUcontext context) {
+    if (live.contexts == 0) return CUDA_ERROR_INVALID_CONTEXT;
     current.push_back(context);
     return CUDA_SUCCESS;
 }
@@ -171,12 +186,13 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {
+    if (!initialized) return CUDA_ERROR_NOT_INITIALIZED;
     *device = 0;
     return current.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetId(CUcontext, unsigned long long* id) {
-    *id = 1;
+    *id = primary_id;
     return CUDA_SUCCESS;
 }
 
@@ -382,6 +398,7 @@ CUresult cuGetProcAddress(const char* name, void** address, int, cuuint64_t, CUd
         {"cuMemAlloc", reinterpret_cast<void*>(&cuMemAlloc)},
         {"cuMemFree", reinterpret_cast<void*>(&cuMemFree)},
         {"cuMemcpyHtoD", reinterpret_cast<void*>(&cuMemcpyHtoD)},
+        {"cuInit", reinterpret_cast<void*>(&cuInit)},
         {"cuMemcpyDtoH", reinterpret_cast<void*>(&cuMemcpyDtoH)},
         {"cuMemcpyHtoDAsync", reinterpret_cast<void*>(&cuMemcpyHtoDAsync)},
         {"cuMemcpyDtoHAsync", reinterpret_cast<void*>(&cuMemcpyDtoHAsync)},

@@ -224,6 +224,13 @@ TEST_CASE("info: nothing missing is an error, unless a self-test is asked for") 
     CHECK(json.json()["driver"]["found"] == false);
     CHECK(json.json()["devices"].empty());
     CHECK(json.json()["kernel_sources"].get<std::string>().size() == 32);
+#ifdef NORMQUANT_NVTX
+    CHECK(json.json()["nvtx"] == true);
+    CHECK(text.out.find("ranges for profilers are built in") != std::string::npos);
+#else
+    CHECK(json.json()["nvtx"] == false);
+    CHECK(text.out.find("ranges for profilers are not built in") != std::string::npos);
+#endif
     const ToolResult tested = run_tool({"info", "--self-test", "--json"}, bare);
     CHECK(tested.exit_code == 1);
     CHECK(tested.json()["self_test"]["ran"] == false);

@@ -432,6 +432,14 @@ TEST_CASE("info --bug-report has the system, the settings and doctor's findings,
     CHECK(report["system"]["cores"].get<int>() > 0);
     CHECK(report["findings"].size() > 3);
     CHECK(result.out.find(f.directory.path()) == std::string::npos);
+    // Secrets stay where they are, also where a setting cannot be used.
+    const ToolResult broken = f.run({"info", "--bug-report", "--json"}, {"NVIDIA_API_KEY=nvapi-1", "CUDA_TOKEN=nvapi-2", "NVIDIA_VISIBLE_DEVICES=all",
+                                                                         "NORMQUANT_JIT=perhaps"});
+    CHECK(broken.exit_code == 1);
+    CHECK(broken.out.find("nvapi") == std::string::npos);
+    CHECK(broken.json()["settings"]["NVIDIA_VISIBLE_DEVICES"] == "all");
+    CHECK(broken.json()["settings"]["NORMQUANT_JIT"] == "perhaps");
+    CHECK(broken.json()["message"].get<std::string>().find("NORMQUANT_JIT") != std::string::npos);
     const ToolResult text = f.run({"info", "--bug-report"}, {"HOME=" + f.directory.path()});
     CHECK(text.out.find("NORMQUANT_CACHE_DIR ~/cache\n") != std::string::npos);
     CHECK(text.out.find(f.directory.path()) == std::string::npos);

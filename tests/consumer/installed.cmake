@@ -1,14 +1,18 @@
 # Script mode: installs BUILD, component by component, then whole into PREFIX. Every file is expected, and none has the path of the
 # build or of the sources. The whole tree is installed elsewhere and moved, so that what uses it shows that it can be.
-set(soname libnormquant.so.${MAJOR})
+set(soname libnormquant.so.${ABI})
 string(TOLOWER "${CONFIG}" config)
-set(runtime ${LIBDIR}/${soname} ${LIBDIR}/libnormquant.so.${VERSION} share/doc/libnormquant${MAJOR}/copyright)
+set(runtime ${LIBDIR}/${soname} ${LIBDIR}/libnormquant.so.${VERSION} share/doc/libnormquant${ABI}/copyright)
 set(cmake_dir ${LIBDIR}/cmake/normquant)
 set(development
   include/normquant/normquant.h include/normquant/normquant.hpp
   ${LIBDIR}/libnormquant.a ${LIBDIR}/libnormquant.so ${LIBDIR}/pkgconfig/normquant.pc
   ${cmake_dir}/normquantConfig.cmake ${cmake_dir}/normquantConfig-${config}.cmake ${cmake_dir}/normquantConfigVersion.cmake
   share/doc/libnormquant-dev/copyright)
+set(python ${PYTHON_DIR}/normquant.py share/doc/python3-normquant/copyright)
+if(NOT PYTHON_DIR STREQUAL lib/python3/dist-packages)
+  list(APPEND python ${PYTHON_DIR}/${soname})
+endif()
 set(tools
   bin/normquant share/doc/normquant/copyright share/man/man1/normquant.1 share/bash-completion/completions/normquant
   share/${ZSH_DIR}/_normquant share/fish/vendor_completions.d/normquant.fish)
@@ -31,7 +35,7 @@ endfunction()
 set(staging ${PREFIX}.staging)
 file(REMOVE_RECURSE ${PREFIX} ${staging})
 set(all "")
-foreach(component runtime development)
+foreach(component runtime development python)
   install_into(${staging}/${component} --component ${component})
   expect_files(${staging}/${component} ${${component}})
   list(APPEND all ${${component}})

@@ -11,7 +11,7 @@ skip() {
 }
 
 export PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
-for program in dpkg dpkg-shlibdeps unshare chroot; do
+for program in dpkg dpkg-shlibdeps unshare chroot /usr/bin/python3; do
     command -v "$program" >/dev/null || skip "there is no $program"
 done
 if [[ $(id -u) != 0 ]]; then
@@ -34,12 +34,17 @@ mkdir -p "$debs" "$root"
 SOURCE_DATE_EPOCH=1 "$CPACK" --config "$BUILD/CPackConfig.cmake" -G DEB -B "$out/cpack" >"$out/cpack.log" 2>&1 || fail "$(<"$out/cpack.log")"
 mv "$out"/cpack/*.deb "$debs"
 arch=$(dpkg --print-architecture)
-runtime=libnormquant${VERSION%%.*}
-same packages "libnormquant-dev_${VERSION}_$arch.deb ${runtime}_${VERSION}_$arch.deb normquant_${VERSION}_$arch.deb" \
+runtime=libnormquant$ABI
+same packages "libnormquant-dev_${VERSION}_$arch.deb ${runtime}_${VERSION}_$arch.deb normquant_${VERSION}_$arch.deb python3-normquant_${VERSION}_all.deb" \
     "$(cd "$debs" && echo *.deb)"
 runtime_deb=$debs/${runtime}_${VERSION}_$arch.deb tools_deb=$debs/normquant_${VERSION}_$arch.deb
-development_deb=$debs/libnormquant-dev_${VERSION}_$arch.deb
+development_deb=$debs/libnormquant-dev_${VERSION}_$arch.deb python_deb=$debs/python3-normquant_${VERSION}_all.deb
+same "what programs that are linked to the library need" "libnormquant $ABI $runtime (>= $VERSION)" \
+    "$(dpkg-deb --ctrl-tarfile "$runtime_deb" | tar -xOf - ./shlibs)"
+[[ $(tr "\n" " " <"$SOURCE/README.md") == *"packages $runtime, libnormquant-dev, python3-normquant and normquant,"* ]] ||
+    fail "README.md names other packages"
 same "what the headers need" "$runtime (= $VERSION)" "$(dpkg-deb -f "$development_deb" Depends)"
+same "what the Python module needs" "$runtime (= $VERSION), python3" "$(dpkg-deb -f "$python_deb" Depends)"
 
 # The packages that $1 and the like need, all the way down, as far as they are installed here. Of alternatives, any that is.
 dependencies() {
@@ -54,11 +59,11 @@ dependencies() {
     echo "$found"
 }
 
-# Of this machine's own: what the packages name, a shell and ldconfig for their scripts, and dpkg's records of these.
+# Of this machine's own: what the packages name, Python, a shell, ldconfig and rm for their scripts, and dpkg's records of these.
 needed=$(for deb in "$runtime_deb" "$tools_deb"; do dpkg-deb -f "$deb" Depends; done | tr ',' '\n' | sed 's/(.*)//' | tr -d ' ' | sort -u)
 [[ $needed == *libc6* && $needed == *libstdc++6* ]] || fail "the packages need: $needed"
 # shellcheck disable=SC2086
-base=$(dependencies $needed dash libc-bin)
+base=$(dependencies $needed python3 dash libc-bin coreutils)
 mkdir -p "$root"/{usr/{bin,sbin,lib,lib64},etc,tmp,var/lib/dpkg/{info,updates}}
 for link in bin sbin lib lib64; do ln -s "usr/$link" "$root/$link"; done
 for package in $base; do
@@ -68,7 +73,11 @@ for package in $base; do
 done | tar -C / -cf - --files-from - | tar -C "$root" -xf - --no-same-owner --keep-directory-symlink
 [[ -e $root/bin/sh ]] || ln -s dash "$root/usr/bin/sh"
 for package in $base; do dpkg-query -s "$package" | sed '/^Conffiles:/,/^[^ ]/{/^Conffiles:/d;/^ /d}'; echo; done >"$root/var/lib/dpkg/status"
-find "$root" -not -type d -not -path "*/var/lib/dpkg/*" | sort >"$out/before"
+# Files, but for what the scripts and programs of others write for themselves.
+files_of_root() {
+    find "$root" -not -type d -not -path "*/var/lib/dpkg/*" -not -path '*/var/log/*' -not -path "*/usr/lib/python3.*" -not -name ld.so.cache | sort
+}
+files_of_root >"$out/before"
 
 in_root() { env -i PATH=/usr/bin:/usr/sbin HOME=/tmp NORMQUANT_CACHE_DIR= chroot "$root" "$@"; }
 # Without this machine's own settings for dpkg, which may leave out manual pages.
@@ -96,19 +105,40 @@ done
 
 # The library with its headers: a program that is built against the root runs in it.
 install_debs "$runtime_deb" "$development_deb"
-library=usr/$LIBDIR/libnormquant.so.${VERSION%%.*}
-in_root ldconfig -p | grep -q "/$LIBDIR/libnormquant.so.${VERSION%%.*}$" || fail "ldconfig does not know the library"
+library=usr/$LIBDIR/libnormquant.so.$ABI
+grep -q "/$LIBDIR/libnormquant.so.$ABI$" <<<"$(in_root ldconfig -p)" || fail "ldconfig does not know the library"
 "$CC" -std=c99 -I"$root/usr/include" "$SOURCE/tests/examples/quickstart.c" -o "$root/tmp/shared" -L"$root/usr/$LIBDIR" -lnormquant
 "$CC" -std=c99 -I"$root/usr/include" "$SOURCE/tests/examples/quickstart.c" -o "$root/tmp/static" "$root/usr/$LIBDIR/libnormquant.a" \
     -lstdc++ -lm -pthread -ldl
 same "a program's output" "$("$QUICKSTART")" "$(in_root /tmp/shared)"
 
+# No NVRTC here and no true driver: a GPU is served from a bundle alone, as an image would be.
+[[ -z $(find "$root" -name "libnvrtc*") ]] || fail "there is an NVRTC in the root"
+cp "$FAKE_GPU" "$root/tmp/libcuda.so"
+NORMQUANT_CACHE_DIR=$out/cache NORMQUANT_NVRTC=$FAKE_NVRTC "$TOOL" warmup --hidden 576 --format mxfp4 --arch sm_90 \
+    --bundle "$root/tmp/kernels.nqb" >/dev/null
+arguments[-1]=gpu # as above, but for the device
+serve() {
+    in_root /usr/bin/env NORMQUANT_JIT=off NORMQUANT_LIBCUDA=/tmp/libcuda.so NORMQUANT_BUNDLES="$1" \
+        normquant "${arguments[@]}" --out /tmp/served
+}
+if serve '' >/dev/null 2>"$out/missing"; then fail "a kernel is served from nowhere"; fi
+grep -q "JIT is off" "$out/missing" || fail "$(<"$out/missing")"
+serve /tmp/kernels.nqb >/dev/null
+for file in fp4 scales; do cmp "$root/tmp/served/$file.npy" "$root/tmp/expected/$file.npy"; done
+
+# The Python module, which leaves what Python has written of it.
+install_debs "$python_deb"
+cp "$SOURCE/tests/consumer/quickstart.py" "$root/tmp"
+same "quickstart.py's output" "$("$QUICKSTART")" "$(in_root python3 /tmp/quickstart.py "/usr/$LIBDIR")"
+[[ -e $(echo "$root"/usr/lib/python3/dist-packages/__pycache__/normquant.*) ]] || fail "Python kept nothing of the module"
+
 # Gone without a trace; what was linked statically still runs.
-dpkg --root="$root" --purge normquant libnormquant-dev "$runtime" >"$out/dpkg.log" 2>&1 || fail "$(<"$out/dpkg.log")"
+dpkg --root="$root" --purge normquant python3-normquant libnormquant-dev "$runtime" >"$out/dpkg.log" 2>&1 || fail "$(<"$out/dpkg.log")"
 [[ ! -e $root/$library ]] || fail "/$library is still there"
 same "a program's output" "$("$QUICKSTART")" "$(in_root /tmp/static)"
 rm -rf "$root"/tmp/*
-find "$root" -not -type d -not -path "*/var/lib/dpkg/*" -not -path '*/var/log/*' -not -name ld.so.cache | sort >"$out/after"
+files_of_root >"$out/after"
 diff "$out/before" "$out/after" || fail "files were left behind, or are missing"
 rm -rf "$out/root" "$out/cpack"
 echo "installed and removed: $(cd "$debs" && echo *.deb)"

@@ -1,12 +1,14 @@
 """tools/python/normquant.py on arrays of a GPU: of libraries that have __dlpack__ or __cuda_array_interface__, on the driver of
 tests/cli/fake_gpu.cpp, whose memory is the host's and whose kernels do what the reference does.
 
-    fake_gpu_test.py LIBRARY   with NORMQUANT_LIBCUDA and NORMQUANT_NVRTC set
+    fake_gpu_test.py LIBRARY NORMQUANT   with NORMQUANT_LIBCUDA and NORMQUANT_NVRTC set
 """
 
 import ctypes
+import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,7 +22,7 @@ try:
 except ImportError:
     support.skip("there is no numpy")
 
-LIBRARY, = support.arguments(1)
+LIBRARY, NORMQUANT = support.arguments(2)
 CACHE = tempfile.TemporaryDirectory()
 os.environ["NORMQUANT_LIBRARY"] = LIBRARY
 os.environ["NORMQUANT_CACHE_DIR"] = CACHE.name
@@ -160,7 +162,7 @@ class Arrays(support.TestCase):
 
         self.assert_refused(normquant.Error, "input has __cuda_array_interface__ alone, which means .*; there is none in this thread",
                             call)
-        with normquant._Current(0):
+        with normquant.default_context()._current(0):
             call()
             self.assert_bytes(memory, expected)
             call(stream=0x50)
@@ -273,6 +275,38 @@ class Contexts(support.TestCase):
                                                  fp4=fp4.ctypes.data, scales=scales.ctypes.data), 0x77)
         expected = quantize(x, weight, global_scale=scale, dtype="bf16")
         self.assertEqual((fp4.tobytes(), scales.tobytes()), (expected.fp4.tobytes(), expected.scales.tobytes()))
+
+    def test_a_primary_context_lives_as_long_as_the_kernels_in_it(self):
+        context = self.context()
+        problem = normquant.Problem(hidden=128)
+        kernel = context.prepare(problem, device=0)
+        self.assertEqual(context.prepare(problem, device=0).value, kernel.value)
+        context.close()
+        context = self.context()
+        context.prepare(problem, device=0)
+        with self.assertRaises(normquant.Error):
+            context.prepare(problem, device=1)
+        context.close()
+
+    def test_served_from_the_bundle_of_a_model(self):
+        config, bundle = self.cache.parent / "config.json", self.cache.parent / "kernels.nqb"
+        config.write_text(json.dumps({"model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "torch_dtype": "bfloat16"}))
+        subprocess.run([NORMQUANT, "warmup", "--model", config, "--arch", "sm_90", "--format", "nvfp4", "--op", "rmsnorm,add_rmsnorm",
+                        "--overlap", "off,on", "--bundle", bundle], check=True, capture_output=True)
+        module = support.import_module()
+        context = module.Context(cache_dir="", bundles=bundle, jit=module.NQ_JIT_OFF)
+        module.set_default_context(context)
+        x, residual, weight, scale = bf16(3, 128), bf16(3, 128, seed=4), bf16(128, seed=3), np.array([20], np.float32)
+        for overlap in (None, False, True):
+            for swizzled in (False, True):
+                fp4, scales = filled(3, 64), filled(1024 if swizzled else 24)
+                if not swizzled:
+                    scales = scales.reshape(3, 8)
+                arrays = [DlpackArray(one) for one in (weight, fp4, scales, scale)]
+                how = {"is_sf_swizzled_layout": swizzled, "enable_pdl": overlap, "stream": 0}
+                module.rmsnorm_fp4quant(DlpackArray(x), *arrays, **how)
+                module.add_rmsnorm_fp4quant(DlpackArray(x), DlpackArray(residual.copy()), *arrays, **how)
+        self.assertEqual(context.counters()["compiles"], 0)
 
     def test_sealed(self):
         logged = []

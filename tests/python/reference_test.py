@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import ctypes.util
 import inspect
 import os
 import pathlib
@@ -421,12 +422,12 @@ class FindingTheLibrary(support.TestCase):
 
     def test_where_it_is_looked_for(self):
         show = "print(normquant.load(*sys.argv[1:]).path)"
-        self.assertRegex(self.run_python(show), r"^OSError: .*looked for as libnormquant.so and libnormquant.so.0 beside "
+        self.assertRegex(self.run_python(show), r"^OSError: .*looked for as libnormquant.so and libnormquant.so.0.1 beside "
                          r".*python/normquant.py, then by the loader\. Set NORMQUANT_LIBRARY")
         loader = self.folder / "loader"
         loader.mkdir()
-        (loader / "libnormquant.so.0").symlink_to(LIBRARY)
-        self.assertEqual(self.run_python(show, LD_LIBRARY_PATH=str(loader)), "libnormquant.so.0")
+        (loader / "libnormquant.so.0.1").symlink_to(LIBRARY)
+        self.assertEqual(self.run_python(show, LD_LIBRARY_PATH=str(loader)), "libnormquant.so.0.1")
         beside = self.folder / "python/libnormquant.so"
         beside.symlink_to(LIBRARY)
         self.assertEqual(self.run_python(show, LD_LIBRARY_PATH=str(loader)), str(beside))

@@ -129,6 +129,11 @@ TEST_CASE("required alignment") {
     std::size_t value = 0;
     CHECK(nq_required_alignment(&problem, "scale", &value) == NQ_ERR_INVALID_ARGUMENT);
     CHECK(said("tensor is \"scale\"; accepted: x, weight"));
+    for (const char* tensor : {"scales_linear", "residual_out", "device_rows", "sum_of_squares", "rstd"}) {
+        CHECK(alignment(tensor) > 0);
+        CHECK(nq_required_alignment(&problem, "scale", &value) == NQ_ERR_INVALID_ARGUMENT);
+        CHECK(said(tensor));
+    }
     CHECK(nq_required_alignment(&problem, nullptr, &value) == NQ_ERR_INVALID_ARGUMENT);
     CHECK(nq_required_alignment(&problem, "x", nullptr) == NQ_ERR_INVALID_ARGUMENT);
     CHECK(nq_required_alignment(nullptr, "x", &value) == NQ_ERR_INVALID_ARGUMENT);

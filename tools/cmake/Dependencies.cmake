@@ -49,6 +49,12 @@ if(_cuda_version LESS 12080)
   message(FATAL_ERROR "${NORMQUANT_cuda_INCLUDE}/cuda.h is of CUDA ${_cuda_version}; 12080 (12.8) or newer is needed")
 endif()
 
+# Optional: ranges for profilers.
+find_path(NORMQUANT_nvtx_INCLUDE nvtx3/nvToolsExt.h HINTS ${NORMQUANT_cuda_INCLUDE})
+if(NOT NORMQUANT_nvtx_INCLUDE)
+  message(STATUS "Ranges for profilers are not built in, for want of nvtx3/nvToolsExt.h (CUDA Toolkit, or the PyPI wheel nvidia-nvtx)")
+endif()
+
 # Debian's packages hold no static fmt or spdlog: both are used as headers, and spdlog through the one fmt.
 target_compile_definitions(normquant_fmt INTERFACE FMT_HEADER_ONLY)
 target_compile_definitions(normquant_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)

@@ -1,11 +1,12 @@
-# What is installed, in three components: runtime (the shared library), development (what a program is built with), tools.
-# Nothing in it knows the prefix: the tree can be moved.
+# What is installed, in four components: runtime (the shared library), development (what a program is built with), python, tools.
+# Nothing in it knows the prefix, unless a folder is given as an absolute path: the tree can be moved.
 
 # <name>/copyright is where Debian looks for the licence of a package.
-set(NORMQUANT_PACKAGE_runtime libnormquant${PROJECT_VERSION_MAJOR})
+set(NORMQUANT_PACKAGE_runtime libnormquant${NORMQUANT_ABI_VERSION})
 set(NORMQUANT_PACKAGE_development libnormquant-dev)
+set(NORMQUANT_PACKAGE_python python3-normquant)
 set(NORMQUANT_PACKAGE_tools normquant)
-set(NORMQUANT_COMPONENTS runtime development)
+set(NORMQUANT_COMPONENTS runtime development python)
 if(NORMQUANT_BUILD_TOOLS)
   list(APPEND NORMQUANT_COMPONENTS tools)
 endif()
@@ -21,20 +22,57 @@ install(FILES ${PROJECT_SOURCE_DIR}/include/normquant/normquant.h ${PROJECT_SOUR
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/normquant COMPONENT development)
 
 # find_package(normquant): normquant::normquant and normquant::normquant_static. They need no other package, so that the file which
-# CMake writes of them is the configuration. A version may stand in for another where the SONAME is the same.
+# CMake writes of them is the configuration. A later version stands in for another where the SONAME is the same.
 include(CMakePackageConfigHelpers)
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/normquantConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+set(same_abi SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(same_abi SameMinorVersion)
+endif()
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/normquantConfigVersion.cmake COMPATIBILITY ${same_abi})
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/normquant)
 install(FILES ${PROJECT_BINARY_DIR}/normquantConfigVersion.cmake DESTINATION ${package_dir} COMPONENT development)
 install(EXPORT normquant NAMESPACE normquant:: FILE normquantConfig.cmake DESTINATION ${package_dir} COMPONENT development)
 
-file(RELATIVE_PATH to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
+# A folder that was given as an absolute path stays where it is.
+if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  set(pc_prefix ${CMAKE_INSTALL_PREFIX})
+else()
+  file(RELATIVE_PATH to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+  string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
+  set(pc_prefix "\${pcfiledir}/${to_prefix}")
+endif()
+foreach(dir LIBDIR INCLUDEDIR)
+  set(pc_${dir} ${CMAKE_INSTALL_${dir}})
+  if(NOT IS_ABSOLUTE ${pc_${dir}})
+    string(PREPEND pc_${dir} "\${prefix}/")
+  endif()
+endforeach()
 get_target_property(private normquant_static INTERFACE_LINK_LIBRARIES)
 list(TRANSFORM private PREPEND -l)
 list(JOIN private " " private)
 configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/normquant.pc.in ${PROJECT_BINARY_DIR}/normquant.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/normquant.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+
+# normquant.py looks for the library beside itself, then where the loader does. Debian's python3 looks for it in one folder for all its
+# versions, and Debian's loader knows the library; elsewhere it has a link to the library beside it.
+set(NORMQUANT_PYTHON_DIR "" CACHE STRING "Where normquant.py is installed, absolute or under the prefix (default: share/normquant/python, or Debian's)")
+set(link_beside_module OFF)
+if(NOT NORMQUANT_PYTHON_DIR AND CMAKE_INSTALL_PREFIX STREQUAL /usr AND EXISTS /etc/debian_version)
+  set(NORMQUANT_PYTHON_DIR lib/python3/dist-packages)
+elseif(NOT IS_ABSOLUTE "${NORMQUANT_PYTHON_DIR}" AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  set(link_beside_module ON)
+endif()
+if(NOT NORMQUANT_PYTHON_DIR)
+  set(NORMQUANT_PYTHON_DIR ${CMAKE_INSTALL_DATAROOTDIR}/normquant/python)
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/tools/python/normquant.py DESTINATION ${NORMQUANT_PYTHON_DIR} COMPONENT python)
+if(link_beside_module)
+  set(soname libnormquant.so.${NORMQUANT_ABI_VERSION})
+  file(RELATIVE_PATH to_library ${CMAKE_INSTALL_PREFIX}/${NORMQUANT_PYTHON_DIR} ${CMAKE_INSTALL_FULL_LIBDIR}/${soname})
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/python)
+  file(CREATE_LINK ${to_library} ${PROJECT_BINARY_DIR}/python/${soname} SYMBOLIC)
+  install(FILES ${PROJECT_BINARY_DIR}/python/${soname} DESTINATION ${NORMQUANT_PYTHON_DIR} COMPONENT python)
+endif()
 
 if(NORMQUANT_BUILD_TOOLS)
   install(TARGETS normquant_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)

@@ -1,4 +1,4 @@
-# Debian packages, one a component: libnormquant0, libnormquant-dev, normquant. For CMAKE_INSTALL_PREFIX=/usr (preset: package), as the
+# Debian packages, one a component: libnormquant0.1, libnormquant-dev, python3-normquant, normquant. For CMAKE_INSTALL_PREFIX=/usr (preset: package), as the
 # folders of libraries and of zsh's completions go by it; cpack --config BUILD/CPackConfig.cmake, with SOURCE_DATE_EPOCH for equal bytes.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME normquant)
@@ -14,7 +14,13 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
-set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS runtime)  # the tool has the library in it, and needs no other package
+set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS runtime)
+set(CPACK_COMPONENT_PYTHON_DEPENDS runtime)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS python3)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/tools/cmake/prerm)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+# The tool has the library in it, and needs no other package.
 
 # package(COMPONENT SECTION DESCRIPTION)
 function(package component section description)
@@ -28,6 +34,8 @@ kernels are compiled with the one and run with the other. With neither, it
 computes on the CPU.")
 package(development libdevel "Headers for C and C++, the static library, and what CMake and pkg-config need
 to find them.")
+package(python python "The library from Python, on arrays of PyTorch, CuPy, numpy and whatever else has
+DLPack; with FlashInfer's functions of RMSNorm and FP4 quantization.")
 package(tools utils "The normquant command: quantizes files, fills and looks after the kernel
 cache, tells what is wrong with an installation.")
 include(CPack)

@@ -11,20 +11,27 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 
 namespace nq::cli {
 namespace {
 
-// Of variables that decide what normquant and the libraries below it do.
-constexpr std::string_view kPrefixes[] = {"NORMQUANT_", "CUDA_", "NVRTC_", "NV_NVVM_", "NVIDIA_"};
+// Variables that decide what normquant and the libraries below it do: by prefix, and by name where others with the prefix hold secrets
+// (NVIDIA_API_KEY).
+constexpr std::string_view kPrefixes[] = {"NORMQUANT_", "CUDA_", "NVRTC_"};
+constexpr std::string_view kReported[] = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVTX_INJECTION64_PATH",
+                                       "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "XDG_CACHE_HOME"};
+constexpr std::string_view kSecrets[] = {"KEY", "TOKEN", "SECRET", "PASS"};
 
 PrivateNames private_names() {
     PrivateNames names;
     if (const char* home = std::getenv("HOME")) names.home = home;
+    while (names.home.size() > 1 && names.home.back() == '/') names.home.pop_back();
     if (const passwd* user = ::getpwuid(::geteuid())) names.user = user->pw_name;
     utsname system{};
     if (::uname(&system) == 0) names.host = system.nodename;
@@ -54,7 +61,10 @@ std::string distribution() {
     std::ifstream file("/etc/os-release");
     constexpr std::string_view kName = "PRETTY_NAME=";
     for (std::string line; std::getline(file, line);) {
-        if (line.starts_with(kName)) return line.substr(kName.size());
+        if (!line.starts_with(kName)) continue;
+        std::string value = line.substr(kName.size());
+        std::erase(value, '"');
+        return value;
     }
     return "unknown";
 }
@@ -71,10 +81,10 @@ Json settings() {
     for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
         const std::string_view text(*variable);
         const std::string_view name = text.substr(0, text.find('='));
-        for (const std::string_view prefix : kPrefixes) {
-            if (name.starts_with(prefix) && name.size() < text.size())
-                variables[std::string(name)] = text.substr(name.size() + 1);
-        }
+        const bool ours = std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+        const bool secret = std::ranges::any_of(kSecrets, [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
+        const bool named = std::ranges::find(kReported, name) != std::end(kReported);
+        if ((named || (ours && !secret)) && name.size() < text.size()) variables[std::string(name)] = text.substr(name.size() + 1);
     }
     return variables;
 }
@@ -83,6 +93,14 @@ Json settings() {
 
 std::string without_names(std::string text, const PrivateNames& names) {
     if (names.home.size() > 1) replace_word(text, names.home, "~");
+    // Of other users: a report made as root has paths of whom it serves.
+    constexpr std::string_view kHomes = "/home/";
+    for (std::size_t at = text.find(kHomes); at != std::string::npos; at = text.find(kHomes, at + kHomes.size())) {
+        const std::size_t begin = at + kHomes.size();
+        std::size_t end = begin;
+        while (end < text.size() && (part_of_word(text[end]) || text[end] == '.' || text[end] == '-')) ++end;
+        if (end != begin) text.replace(begin, end - begin, "USER");
+    }
     if (names.user != "root") replace_word(text, names.user, "USER");
     if (names.host != "localhost") replace_word(text, names.host, "HOST");
     return text;

@@ -5,6 +5,7 @@
 #include "options.h"
 #include "problem/arch.h"
 #include "self_test.h"
+#include "support/profiler_range.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -129,25 +130,34 @@ struct InfoOptions {
 };
 
 Result<Report> info(const InfoOptions& options) {
-    const auto config = environment_config();
-    if (!config) return config.error();
     Report report;
     const std::uint32_t version = nq_version();
     const std::string version_name = fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
     report.text = fmt::format("normquant {}, kernel sources {}\n", version_name, nq_kernel_sources_digest());
+    const auto config = environment_config();
+    if (!config && !options.bug_report) return config.error();
+    if (!config) {  // that is what the report is about
+        report.exit_code = kFailed;
+        report.text += fmt::format("  {}\n", config.error().message);
+        report.json = {{"command", "info"}, {"version", version_name}, {"kernel_sources", nq_kernel_sources_digest()}, {"message", config.error().message}};
+        make_bug_report(report);
+        return report;
+    }
     Nvrtcs nvrtcs;
     Json devices = Json::array();
     Json nvrtc = describe_nvrtc(*config, nvrtcs, report.text);
     Json driver = describe_driver(*config, nvrtcs, devices, report.text);
     report.text +=
         fmt::format("  {:<10}{}\n", "cache", config->cache.root.empty() ? "no disk cache" : config->cache.root);
+    report.text += fmt::format("  {:<10}ranges for profilers are {}built in\n", "nvtx", profiler_ranges_built_in() ? "" : "not ");
     report.json = {{"command", "info"},
                    {"version", version_name},
                    {"kernel_sources", nq_kernel_sources_digest()},
                    {"nvrtc", nvrtc},
                    {"driver", driver},
                    {"devices", devices},
-                   {"cache_dir", config->cache.root}};
+                   {"cache_dir", config->cache.root},
+                   {"nvtx", profiler_ranges_built_in()}};
     if (options.self_test) add_self_test(report);
     if (options.bug_report) make_bug_report(report);
     return report;

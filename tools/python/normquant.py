@@ -30,8 +30,8 @@ refuses or cannot do is a normquant.Error with its status. Bad arguments are Val
 Problem, Tensors, Context and Library are the C API of normquant.h, which documents it, for those who have addresses rather than arrays.
 """
 
+import contextlib
 import ctypes
-import ctypes.util
 import os
 import pathlib
 import sys
@@ -242,14 +242,13 @@ def _open_library(path):
     named = path or os.environ.get("NORMQUANT_LIBRARY")
     if named:
         return str(named), ctypes.CDLL(str(named))
-    soname = f"libnormquant.so.{NQ_VERSION_MAJOR}"
+    soname = f"libnormquant.so.{NQ_VERSION_MAJOR}.{NQ_VERSION_MINOR}"
     for name in ("libnormquant.so", soname):
         beside = pathlib.Path(__file__).resolve().with_name(name)
         if beside.exists():
             return str(beside), ctypes.CDLL(str(beside))
-    name = ctypes.util.find_library("normquant") or soname
     try:
-        return name, ctypes.CDLL(name)
+        return soname, ctypes.CDLL(soname)
     except OSError as error:
         raise OSError(f"{error}; libnormquant was looked for as libnormquant.so and {soname} beside {__file__}, then by the loader. "
                       "Set NORMQUANT_LIBRARY to its path, or call normquant.load(path)") from None
@@ -273,6 +272,7 @@ class Context:
                 options[name] = adapters[name](value)
         self._options = ContextOptions(**{name: value for name, value in options.items() if value is not None})  # keeps the callbacks
         self._handle = c_void_p()
+        self._primaries = {}  # by device: what is retained for as long as kernels are loaded in it
         self.library.check(self.library.c.nq_context_create(byref(self._options), byref(self._handle)))
 
     def close(self):
@@ -280,6 +280,27 @@ class Context:
         know that; a program may end without."""
         self.library.c.nq_context_destroy(self._handle)
         self._handle = c_void_p()
+        while self._primaries:
+            _driver().cuDevicePrimaryCtxRelease_v2(self._primaries.popitem()[0])
+
+    @contextlib.contextmanager
+    def _current(self, device):
+        """Makes the primary context of a device current, which PyTorch, CuPy and JAX use, unless one of that device is: the default
+        stream is that of the current context, and a thread has none before something of CUDA was called there."""
+        found = c_int()
+        if device is None or (_driver().cuCtxGetDevice(byref(found)) == 0 and found.value == device):
+            yield
+            return
+        with _lock:
+            if device not in self._primaries:
+                primary = c_void_p()
+                _check_driver("cuDevicePrimaryCtxRetain", device, byref(primary), device)  # a CUdevice is its ordinal
+                self._primaries[device] = primary
+        _check_driver("cuCtxPushCurrent_v2", device, self._primaries[device])
+        try:
+            yield
+        finally:
+            _driver().cuCtxPopCurrent_v2(byref(c_void_p()))
 
     def prepare(self, problem, device=None, stream=None, options=None):
         """The kernel of a problem, for launch(). On that device (its ordinal), else on that of the stream, else of the current context."""
@@ -287,15 +308,17 @@ class Context:
         if stream is not None:
             options.stream = _stream_handle(stream)
         kernel = c_void_p()
-        with _Current(device):
+        with self._current(device):
             self.library.check(self.library.c.nq_prepare(self._handle, byref(problem), byref(options), byref(kernel)))
         return kernel
 
     def launch(self, kernel, tensors, stream=0):
         self.library.check(self.library.c.nq_launch(kernel, byref(tensors), stream))
 
-    def run(self, problem, tensors, stream=0):
-        self.library.check(self.library.c.nq_run(self._handle, byref(problem), byref(tensors), stream))
+    def run(self, problem, tensors, stream=0, device=None):
+        """nq_run on the device (its ordinal), else on that of the stream, else of the current context."""
+        with self._current(device):
+            self.library.check(self.library.c.nq_run(self._handle, byref(problem), byref(tensors), stream))
 
     def precompile(self, problems, archs, threads=0, progress=None):
         """Compiles kernels into the cache, without a GPU. progress(event) may return True to stop; an event is a PrecompileEvent."""
@@ -355,32 +378,6 @@ def set_default_context(context):
 # ---- Devices and streams ------------------------------------------------------------------------------------------------
 
 
-class _Current:
-    """Makes the primary context of a device current, which PyTorch, CuPy and JAX use, unless one of that device is: the default stream is
-    that of the current context, and a thread has none before something of CUDA was called there. A CUdevice is its ordinal."""
-
-    def __init__(self, device):
-        self.device, self.pushed = device, False
-
-    def __enter__(self):
-        if self.device is None:
-            return
-        driver = _driver()
-        current, context = c_int(), c_void_p()
-        if driver.cuCtxGetDevice(byref(current)) == 0 and current.value == self.device:
-            return
-        for call, arguments in ((driver.cuDevicePrimaryCtxRetain, (byref(context), self.device)), (driver.cuCtxPushCurrent_v2, (context,))):
-            result = call(*arguments)
-            if result != 0:
-                raise Error(NQ_ERR_DRIVER, "NQ_ERR_DRIVER", f"device {self.device}: {call.__name__} failed with CUresult {result}")
-        self.pushed = True
-
-    def __exit__(self, *_):
-        if self.pushed:
-            _driver().cuCtxPopCurrent_v2(byref(c_void_p()))
-            _driver().cuDevicePrimaryCtxRelease_v2(self.device)
-
-
 _libcuda: Any = None
 
 
@@ -389,8 +386,17 @@ def _driver():
     if _libcuda is None:
         libcuda = ctypes.CDLL(os.environ.get("NORMQUANT_LIBCUDA") or "libcuda.so.1")  # as libnormquant
         libcuda.cuCtxPushCurrent_v2.argtypes = [c_void_p]
+        result = libcuda.cuInit(0)
+        if result != 0:
+            raise Error(NQ_ERR_DRIVER, "NQ_ERR_DRIVER", f"cuInit failed with CUresult {result}")
         _libcuda = libcuda
     return _libcuda
+
+
+def _check_driver(function, device, *arguments):
+    result = getattr(_driver(), function)(*arguments)
+    if result != 0:
+        raise Error(NQ_ERR_DRIVER, "NQ_ERR_DRIVER", f"device {device}: {function} failed with CUresult {result}")
 
 
 def _current_device(name):
@@ -699,8 +705,7 @@ def quantize(x, weight, *, residual=None, residual_out=None, global_scale=None, 
     if device is None:
         library.reference(problem, tensors, threads)
     else:
-        with _Current(device):
-            (context or default_context()).run(problem, tensors, handle)
+        (context or default_context()).run(problem, tensors, handle, device)
     return Quantized(fp4, scales, scales_linear)
 
 
@@ -800,8 +805,8 @@ def rmsnorm_fp4quant(input, weight, y_fp4=None, block_scale=None, global_scale=N
 
     Parameters, allocation, shapes and types are FlashInfer's: y_fp4 float4_e2m1fn_x2; block_scale like input with hidden/block_size
     columns, or flat where swizzled, float8_e4m3fn for "e4m3" and uint8 for "ue8m0" (uint8 throughout outside PyTorch). enable_pdl None
-    or True: programmatic dependent launch where the device has it, by another kernel than with False, to be prepared as well. `dtype` and
-    `stream` are quantize()'s.
+    or True: programmatic dependent launch where the device has it, by another kernel than with False: warm up with
+    --op rmsnorm,add_rmsnorm --overlap off,on. `dtype` and `stream` are quantize()'s.
 
     On purpose other than there:
       global_scale is documented here as it works in both: it multiplies, y = code * scale / global_scale. With "ue8m0" it is not
