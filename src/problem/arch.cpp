@@ -50,6 +50,10 @@ const ArchRow* find(int major, int minor) {
 
 std::string text(NvrtcVersion version) { return fmt::format("{}.{}", version.major, version.minor); }
 
+Error unsupported(std::string message) { return Error{NQ_ERR_UNSUPPORTED_DEVICE, std::move(message)}; }
+
+}  // namespace
+
 std::vector<Arch> all_targets() {
     std::vector<Arch> targets;
     for (const ArchRow& row : kArchs) {
@@ -59,10 +63,6 @@ std::vector<Arch> all_targets() {
     }
     return targets;
 }
-
-Error unsupported(std::string message) { return Error{NQ_ERR_UNSUPPORTED_DEVICE, std::move(message)}; }
-
-}  // namespace
 
 std::string Arch::name() const { return fmt::format("sm_{}{}{}", major, minor, suffix ? std::string(1, suffix) : ""); }
 

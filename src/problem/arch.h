@@ -33,6 +33,7 @@ struct Arch {
 };
 
 Result<Arch> parse_arch(std::string_view name);
+std::vector<Arch> all_targets();  // whose names parse_arch accepts
 
 // The instructions a target has; constants of the generated unit.
 struct ArchFeatures {

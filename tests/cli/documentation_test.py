@@ -35,6 +35,27 @@ def read_help(path=()):
 HELP = read_help()
 
 
+def accepted_names(path, name):
+    """What an option takes, as the refusal of another value lists it; None where it takes something else."""
+    kernels = ["--hidden", "64", "--arch", "all"]
+    needed = {("quantize",): ["--input", "x.npy", "--weight", "w.npy", "--out", "out"], ("bench",): ["--shape", "64x1"],
+              ("warmup",): kernels, ("cache", "explain"): kernels, ("cache", "export"): ["a.nqb"]}.get(path, [])
+    if name in needed:
+        at = needed.index(name)
+        needed = needed[:at] + needed[at + 2:]
+    said = subprocess.run([TOOL, *path, *needed, name, "no-such-name"], capture_output=True, text=True,
+                          env=dict(os.environ, NORMQUANT_CACHE_DIR="/nonexistent", NORMQUANT_NVRTC="/nonexistent")).stderr
+    if name == "--arch":
+        targets, gpus = re.search(r"accepted: (.*?)(?:; GPUs: (.*); or (all))?$", said, re.MULTILINE).group(1, 2)
+        return set(targets.split(", ")) | (set(gpus.split(", ")) | {"all"} if gpus else set())
+    listed = re.search(r"'no-such-name' is not accepted: choose one of (.*)", said)
+    return set(re.sub(r" \(or \w+\)", "", listed[1]).split(", ")) if listed and "," in listed[1] else None
+
+
+NAMES = {(path, name): accepted for path, _, options in HELP for names, takes_value in options.items() if takes_value
+         for name in names if (accepted := accepted_names(path, name))}
+
+
 def words_of(commands, options):
     return set(commands) | {name for names in options for name in names}
 
@@ -81,6 +102,11 @@ class Documentation(unittest.TestCase):
             self.assertIn(path, paths)
         self.assertEqual(dict((path, options) for path, _, options in HELP)[("cache", "extract")][("-o", "--out")], True)
 
+    def test_names_were_understood(self):
+        self.assertEqual(NAMES[("quantize",), "--format"], {"nvfp4", "mxfp4"})
+        self.assertIn("rtx5090", NAMES[("warmup",), "--arch"])
+        self.assertGreater(len(NAMES), 30)
+
     def test_the_command_that_writes_them_is_hidden(self):
         for form in ["man", "bash", "zsh", "fish"]:
             self.assertNotRegex(documentation(form), r"(?m)^(?!#|\.\\\").*\bdocumentation\b")
@@ -117,8 +143,15 @@ class Documentation(unittest.TestCase):
             for names, takes_value in options.items():
                 for name in names:
                     self.assertEqual(complete(*path, name), {word for word in words_of(commands, options) if word.startswith(name)})
-                    self.assertEqual(complete(*path, name, ""), set() if takes_value else words_of(commands, options), name)
+                    offered = NAMES.get((path, name), set()) if takes_value else words_of(commands, options)
+                    self.assertEqual(complete(*path, name, ""), offered, (path, name))
         self.assertEqual(complete("cache", "li"), {"list"})
+        self.assertEqual(complete("quantize", "--layout", "s"), {"swizzled"})
+        self.assertEqual(complete("quantize", "--layout", "="), {"linear", "swizzled"})
+        self.assertEqual(complete("quantize", "--layout", "=", "s"), {"swizzled"})
+        self.assertEqual(complete("warmup", "--layout", "linear,s"), {"linear,swizzled"})
+        self.assertEqual(complete("warmup", "--arch", "h200,sm_12"), {"h200,sm_120", "h200,sm_120a", "h200,sm_120f",
+                                                                     "h200,sm_121", "h200,sm_121a", "h200,sm_121f"})
         self.assertEqual(complete("quantize", "--out", "cache", "--re"), set())  # a value is no command
 
     @needs("fish")
@@ -137,7 +170,11 @@ class Documentation(unittest.TestCase):
             self.assertEqual(complete(line + "--"), long_names, path)
             if commands:
                 self.assertEqual(complete(line), set(commands))
+        for (path, name), accepted in NAMES.items():
+            self.assertEqual(complete(f"normquant {' '.join(path)} {name} "), accepted, (path, name))
         self.assertEqual(complete("normquant quantize --input a_"), {"a_file"})
+        self.assertEqual(complete("normquant quantize --layout=s"), {"--layout=swizzled"})
+        self.assertEqual(complete("normquant warmup --layout linear,s"), {"linear,swizzled"})
 
     @needs("zsh")
     def test_zsh(self):
@@ -156,6 +193,8 @@ class Documentation(unittest.TestCase):
                     continue
                 self.assertEqual(terminal.run(line + begun + "\t\n").rstrip("="), " ".join([*path, word]))
         self.assertEqual(terminal.run("normquant quantize --input a_\t\n"), "quantize --input a_file")
+        self.assertEqual(terminal.run("normquant quantize --layout sw\t\n"), "quantize --layout swizzled")
+        self.assertEqual(terminal.run("normquant warmup --layout linear,sw\t\n").rstrip(","), "warmup --layout linear,swizzled")
 
 
 outcome = unittest.main(argv=sys.argv[:1], exit=False).result

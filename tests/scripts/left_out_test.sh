@@ -23,6 +23,7 @@ for program in g++ ninja pkg-config dpkg-shlibdeps groff zsh fish clang clang++;
     stand_in setarch '[[ $2 == true ]] || exec "${@:2}"'
     stand_in cmake 'if [[ $* == *"--preset $CONFIGURING "* ]]; then echo "-- x_test is left out, for want of y"; fi; echo "-- Generating done"'
     stand_in ctest 'if [[ " $* " == *" -N "* ]]; then printf "  Test  #3: on_a_gpu\n"; exit; fi
+echo "$*" >>"$HOME/ctest_calls"
 preset=$2
 while [[ $1 != --output-log ]]; do shift; done
 if [[ $preset != "$TESTING" ]]; then
@@ -37,11 +38,13 @@ mkdir -p "$out/cuda/include" "$out/cuda/lib64"
 echo '#define CUDA_VERSION 13000' >"$out/cuda/include/cuda.h"
 touch "$out/cuda/include/nvrtc.h" "$out/cuda/lib64/libnvrtc.so.13"
 
-# run_tests VARIABLE=VALUE...: its exit status and output, into $status and $said
+# run_tests VARIABLE=VALUE...: test.sh with ${arguments[@]}; its exit status and output, into $status and $said
+arguments=()
 run_tests() {
     status=0
+    rm -f "$out/ctest_calls"
     said=$(env -i PATH="$out/bin" HOME="$out" NORMQUANT_CUDA="$out/cuda" CONFIGURING=none TESTING=none NO_NUMPY=0 "$@" \
-        "$out/checkout/tools/test.sh" 2>&1) || status=$?
+        "$out/checkout/tools/test.sh" "${arguments[@]}" 2>&1) || status=$?
 }
 
 fail() {
@@ -63,6 +66,19 @@ expect_left_out() {
 
 run_tests CI=true
 [[ $status == 0 && $said != *"NOT RUN"* && $said == *"==> passed: tests, tests with sanitizers, fuzz targets" ]] || fail "nothing is left out"
+for preset in ci asan-ubsan-ci tsan-ci fuzz; do
+    grep -q "^--preset $preset " "$out/ctest_calls" || fail "$preset is not tested"
+done
+
+# Single tests, and the long ones.
+arguments=(-R emulator)
+run_tests CI=true
+[[ $status == 0 && $(<"$out/ctest_calls") == "--preset ci "*" -R emulator" ]] || fail "$(<"$out/ctest_calls")"
+arguments=(--nightly -j 1)
+run_tests CI=true
+[[ $status == 0 && $(<"$out/ctest_calls") == "--preset nightly "*" -j 1" ]] || fail "$(<"$out/ctest_calls")"
+arguments=()
+
 for preset in ci asan-ubsan-ci tsan-ci fuzz; do
     expect_left_out "x_test is left out, for want of y" CONFIGURING=$preset
     expect_left_out "tests of $preset were skipped: z_test" TESTING=$preset

@@ -119,11 +119,21 @@ struct NamedVariant {
 constexpr NamedVariant kOverridable[] = {
     {"throughput", NQ_VARIANT_THROUGHPUT}, {"latency", NQ_VARIANT_LATENCY}, {"split", NQ_VARIANT_SPLIT}};
 
+Names input_names() { return {name(InputsFrom::memory), name(InputsFrom::l2)}; }
+
+Names part_names() { return {"all", "kernels", "host"}; }
+
+Names variant_names() {
+    Names names;
+    for (const NamedVariant& variant : kOverridable) names.push_back(variant.name);
+    return names;
+}
+
 Result<std::uint32_t> parse_variant(const std::string& text) {
     for (const NamedVariant& variant : kOverridable) {
         if (text == variant.name) return variant.value;
     }
-    return usage_error(fmt::format("--variant '{}' is not accepted: choose one of throughput, latency, split", text));
+    return one_of("--variant", text, variant_names()).error();
 }
 
 const char* variant_name(std::uint32_t value) {
@@ -139,9 +149,7 @@ Result<nq_problem> parse_problem(const BenchOptions& options) {
     const auto dtype = parse_dtype("--dtype", options.dtype);
     if (!dtype) return dtype.error();
     problem.dtype = *dtype;
-    if (options.weight != "same" && options.weight != "fp32")
-        return usage_error(
-            fmt::format("--weight-dtype '{}' is not accepted: choose one of same, fp32", options.weight));
+    if (Outcome weight = one_of("--weight-dtype", options.weight, weight_names()); !weight) return weight.error();
     const auto op = parse_op("--op", options.op);
     if (!op) return op.error();
     problem.op = *op;
@@ -163,8 +171,9 @@ Result<std::vector<ShapeQuery>> parse_queries(const BenchOptions& options) {
     if (!cluster) return cluster.error();
     if (options.threads.empty() && (*cluster != 1 || *variant != NQ_VARIANT_THROUGHPUT))
         return usage_error("--variant and --cluster say more of --threads, which is missing");
-    if (options.inputs != "" && options.inputs != "memory" && options.inputs != "l2")
-        return usage_error(fmt::format("--inputs '{}' is not accepted: choose one of memory, l2", options.inputs));
+    if (!options.inputs.empty()) {
+        if (Outcome inputs = one_of("--inputs", options.inputs, input_names()); !inputs) return inputs.error();
+    }
     std::vector<ShapeQuery> queries;
     for (const std::string& text : options.shapes) {
         auto query = parse_shape(text, *problem);
@@ -353,8 +362,7 @@ Json describe(const Device& device, const Nvrtc& nvrtc) {
 }
 
 Result<Report> bench(const BenchOptions& options, bool as_json) {
-    if (options.part != "all" && options.part != "kernels" && options.part != "host")
-        return usage_error(fmt::format("--part '{}' is not accepted: choose one of all, kernels, host", options.part));
+    if (Outcome part = one_of("--part", options.part, part_names()); !part) return part.error();
     if (options.csv && as_json) return usage_error("--csv and --json are two forms of the same figures: choose one");
     if (options.csv && options.part == "host")
         return usage_error("--csv has the kernels alone, and --part host leaves them out");
@@ -412,26 +420,28 @@ Command add_bench(CLI::App& parent) {
                     "elements, decode)")
         ->delimiter(',')
         ->allow_extra_args(false);
-    app->add_option("--layout", options->layouts,
-                    "linear, swizzled, both (in one launch); several, separated by commas (default: linear,swizzled)")
-        ->delimiter(',')
-        ->allow_extra_args(false);
-    app->add_option("--op", options->op, "rmsnorm, add_rmsnorm (the residual is updated in place)")->capture_default_str();
+    offer(app->add_option("--layout", options->layouts,
+                          "linear, swizzled, both (in one launch); several, separated by commas (default: linear,swizzled)")
+              ->delimiter(',')
+              ->allow_extra_args(false),
+          any_layout_names());
+    offer(app->add_option("--op", options->op, "rmsnorm, add_rmsnorm (the residual is updated in place)")->capture_default_str(), op_names());
     app->add_flag("--y-out", options->y_out, "The normed rows are written, too");
     app->add_flag("--overlap", options->overlap, "Each kernel once more with launches that overlap (sm_90 and later)");
-    app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str();
-    app->add_option("--block", options->block, "16 or 32 elements a scale, instead of the format's");
-    app->add_option("--scale", options->scale, "e4m3 or ue8m0 scales, instead of the format's");
-    app->add_option("--dtype", options->dtype, "fp16, bf16")->capture_default_str();
-    app->add_option("--weight-dtype", options->weight, "same (as --dtype), fp32")->capture_default_str();
-    app->add_option("--inputs", options->inputs,
-                    "memory or l2: where launches find their rows (default: l2 up to 64 rows)");
+    offer(app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str(), format_names());
+    offer(app->add_option("--block", options->block, "16 or 32 elements a scale, instead of the format's"), block_names());
+    offer(app->add_option("--scale", options->scale, "e4m3 or ue8m0 scales, instead of the format's"), scale_names());
+    offer(app->add_option("--dtype", options->dtype, "fp16, bf16")->capture_default_str(), dtype_names());
+    offer(app->add_option("--weight-dtype", options->weight, "same (as --dtype), fp32")->capture_default_str(), weight_names());
+    offer(app->add_option("--inputs", options->inputs, "memory or l2: where launches find their rows (default: l2 up to 64 rows)"),
+          input_names());
     app->add_option("--threads", options->threads,
                     "all, or threads a row: plan overrides to time beside the plan that is chosen");
-    app->add_option("--variant", options->variant, "throughput, latency, split: of the plan overrides")->capture_default_str();
+    offer(app->add_option("--variant", options->variant, "throughput, latency, split: of the plan overrides")->capture_default_str(),
+          variant_names());
     app->add_option("--cluster", options->cluster, "Blocks of a cluster that share a row, in the plan overrides")->capture_default_str();
     app->add_option("--replays", options->replays, "Rounds, 1 to 10000")->capture_default_str();
-    app->add_option("--part", options->part, "all, kernels, host: what to time")->capture_default_str();
+    offer(app->add_option("--part", options->part, "all, kernels, host: what to time")->capture_default_str(), part_names());
     app->add_flag("--csv", options->csv, "Print the kernels' figures as CSV; leaves the host's costs out");
     add_cache_dir(*app, options->cache_dir);
     app->footer(kBenchFooter);

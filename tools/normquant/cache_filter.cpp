@@ -4,6 +4,7 @@
 #include "options.h"
 #include "problem/arch.h"
 #include "problem/problem.h"
+#include "targets.h"
 #include "units.h"
 
 #include <fmt/core.h>
@@ -15,9 +16,9 @@ namespace nq::cli {
 
 void add_kernel_filter(CLI::App& app, FilterOptions& options) {
     const auto list = [&app](const char* name, std::vector<std::string>& values, const char* help) {
-        app.add_option(name, values, help)->delimiter(',')->allow_extra_args(false);
+        return app.add_option(name, values, help)->delimiter(',')->allow_extra_args(false);
     };
-    list("--arch", options.archs, "Only kernels for these targets, as sm_90,sm_100f");
+    offer(list("--arch", options.archs, "Only kernels for these targets, as sm_90,sm_100f"), target_names());
     list("--hidden", options.hidden, "Only kernels for rows of these lengths H, as 4096,7168; and bad entries");
 }
 

@@ -48,17 +48,24 @@ struct Order {
     }
 };
 
+struct Column {
+    const char* name;
+    const char* field;
+};
+constexpr Column kColumns[] = {
+    {"age", "age_seconds"}, {"size", "bytes"}, {"arch", "arch"}, {"problem", "problem"}, {"key", "key"}};
+
+Names column_names() {
+    Names names;
+    for (const Column& column : kColumns) names.push_back(column.name);
+    return names;
+}
+
 Result<Order> order_of(const std::string& sort) {
-    const struct {
-        const char* name;
-        const char* field;
-    } columns[] = {{"age", "age_seconds"}, {"size", "bytes"}, {"arch", "arch"}, {"problem", "problem"}, {"key", "key"}};
-    std::string accepted;
-    for (const auto& [column, field] : columns) {
+    for (const auto& [column, field] : kColumns) {
         if (sort == column) return Order{field};
-        accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", column);
     }
-    return usage_error(fmt::format("--sort '{}' is not accepted: choose one of {}", sort, accepted));
+    return one_of("--sort", sort, column_names()).error();
 }
 
 std::string row_text(const Json& row, bool layered) {
@@ -282,7 +289,7 @@ Command add_cache_list(CLI::App& cache) {
     CLI::App* app = cache.add_subcommand("list", "Every entry: key, target, bytes, age, problem");
     add_kernel_filter(*app, options->filter);
     add_age_filter(*app, options->filter);
-    app->add_option("--sort", options->sort, "age, size, arch, problem or key, the least first")->capture_default_str();
+    offer(app->add_option("--sort", options->sort, "age, size, arch, problem or key, the least first")->capture_default_str(), column_names());
     app->add_flag("--reverse", options->reverse, "The greatest first");
     add_view_options(*app, options->view);
     app->footer(kListFooter);

@@ -1,5 +1,4 @@
-// A value, and an argument that is no option, is completed as a file: which other words an option takes is not in the
-// tables.
+// A value is completed from the names that the option takes, if those are a few; any other, and an argument that is no option, as a file.
 #include "documentation.h"
 
 #include <fmt/format.h>
@@ -37,12 +36,18 @@ std::string single_quoted(std::string_view text) {
     return result + "'";
 }
 
+std::string zsh_values(const DocumentedOption& option) {
+    if (option.values.empty()) return "_files";
+    return option.list ? fmt::format("_values -s , {} {}", option.value, fmt::join(option.values, " "))
+                       : fmt::format("({})", fmt::join(option.values, " "));
+}
+
 std::string zsh_option(const DocumentedOption& option) {
     const std::string help = escaped(option.help, "[]");
     std::string text;
     for (const std::string& name : option.names) {
         const char* separator = name.starts_with("--") ? "=" : "+";  // of a value, which may also be a word of its own
-        const std::string value = option.value.empty() ? "" : fmt::format(":{}:_files", escaped(option.value, ":"));
+        const std::string value = option.value.empty() ? "" : fmt::format(":{}:{}", escaped(option.value, ":"), zsh_values(option));
         const std::string spec = fmt::format("({}){}{}[{}]{}", fmt::join(option.names, " "), name,
                                              value.empty() ? "" : separator, help, value);
         text += fmt::format(" \\\n        {}", single_quoted(spec));
@@ -50,23 +55,37 @@ std::string zsh_option(const DocumentedOption& option) {
     return text;
 }
 
+std::string fish_value(const DocumentedOption& option) {
+    if (option.value.empty()) return "-f";
+    if (option.values.empty()) return "-r -F";
+    return fmt::format("-x -a '{}{}{}'", option.list ? "(__fish_append , " : "", fmt::join(option.values, " "), option.list ? ")" : "");
+}
+
 }  // namespace
 
 std::string bash_completion(std::span<const DocumentedCommand> commands) {
-    std::string paths, with_value, words;
+    std::string paths, with_value, with_names, words;
     for (const DocumentedCommand& command : commands) {
         const std::string path = command.path.empty() ? "" : fmt::format("/{}", fmt::join(command.path, "/"));
         if (!path.empty()) paths += fmt::format("{}{}", paths.empty() ? "" : " | ", path);
         for (const DocumentedOption& option : command.options) {
             if (option.value.empty()) continue;
-            for (const std::string& name : option.names)
-                with_value += fmt::format("{}{}/{}", with_value.empty() ? "" : " | ", path, name);
+            std::string given;
+            for (const std::string& name : option.names) given += fmt::format("{}{}/{}", given.empty() ? "" : " | ", path, name);
+            if (option.values.empty()) {
+                with_value += fmt::format("{}{}", with_value.empty() ? "" : " | ", given);
+            } else {
+                with_names += fmt::format("    {}) words='{}'{} ;;\n", given, fmt::join(option.values, " "), option.list ? " list=1" : "");
+            }
         }
         words += fmt::format("    {}) words='{}' ;;\n", path.empty() ? "''" : path, fmt::join(words_of(command), " "));
     }
     return fmt::format(R"(# Written by: normquant documentation bash
 _normquant() {{
-    local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} path='' word words=''
+    # --option=value is three words.
+    local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} path='' word words='' list='' before=''
+    [[ $previous != = ]] || previous=${{COMP_WORDS[COMP_CWORD - 2]}}
+    [[ $current != = ]] || current=''
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
         case $path/$word in
         {}) path+=/$word ;;
@@ -75,14 +94,17 @@ _normquant() {{
     COMPREPLY=()
     case $path/$previous in
     {}) return ;; # a file, by -o default
-    esac
-    case $path in
 {}    esac
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+    if [[ $list ]]; then # several, separated by commas: the last is completed
+        before=${{current%"${{current##*,}}"}}
+    fi
+    [[ $words ]] || case $path in
+{}    esac
+    mapfile -t COMPREPLY < <(compgen -P "$before" -W "$words" -- "${{current#"$before"}}")
 }}
 complete -o default -F _normquant normquant
 )",
-                       paths, with_value, words);
+                       paths, with_value, with_names, words);
 }
 
 std::string zsh_completion(std::span<const DocumentedCommand> commands) {
@@ -130,7 +152,7 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
             for (const std::string& name : option.names)
                 names += name.starts_with("--") ? fmt::format("-l {} ", name.substr(2))
                                                 : fmt::format("-s {} ", name.substr(1));
-            line(names + (option.value.empty() ? "-f" : "-r -F"), option.help);
+            line(names + fish_value(option), option.help);
         }
     }
     return text;

@@ -2,6 +2,7 @@
 #include "documentation.h"
 
 #include "command.h"
+#include "options.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -25,6 +26,8 @@ DocumentedOption documented(const CLI::Option& option) {
     for (const std::string& name : option.get_lnames()) result.names.push_back("--" + name);
     if (!option.nonpositional()) result.names = {option.get_name(true)};
     if (option.get_expected_max() != 0) result.value = option.get_type_name();
+    result.values = offered(&option);
+    result.list = option.get_delimiter() == ',';
     result.help = option.get_description();
     result.given = option.get_default_str();
     result.required = option.get_required();

@@ -15,6 +15,8 @@ namespace nq::cli {
 struct DocumentedOption {
     std::vector<std::string> names;  // "-o", "--out"
     std::string value;               // what stands for a value in --help, or "" for a flag
+    std::vector<std::string> values;  // the names that it may be, where they are a few
+    bool list = false;               // several, separated by commas
     std::string help;
     std::string given;  // the default, or ""
     bool required = false;

@@ -3,10 +3,13 @@
 #include "errors.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <span>
 
 namespace nq::cli {
@@ -28,13 +31,22 @@ constexpr Choice kFormats[] = {{"nvfp4", NQ_SCALE_E4M3}, {"mxfp4", NQ_SCALE_UE8M
 constexpr Format kNamedFormats[] = {{16, NQ_SCALE_E4M3}, {32, NQ_SCALE_UE8M0}, {32, NQ_SCALE_E4M3}, {16, NQ_SCALE_UE8M0}};
 constexpr Choice kFormatNames[] = {{"nvfp4", 0}, {"mxfp4", 1}, {"e4m3/32", 2}, {"ue8m0/16", 3}};  // places in the above
 
+Names names_of(std::span<const Choice> choices) {
+    Names names;
+    for (const Choice& choice : choices) names.push_back(choice.name);
+    return names;
+}
+
 Result<std::uint32_t> choose(std::string_view option, const std::string& text, std::span<const Choice> choices) {
-    std::string accepted;
     for (const Choice& choice : choices) {
         if (text == choice.name) return choice.value;
-        accepted += accepted.empty() ? choice.name : fmt::format(", {}", choice.name);
     }
-    return usage_error(fmt::format("{} '{}' is not accepted: choose one of {}", option, text, accepted));
+    return one_of(option, text, names_of(choices)).error();
+}
+
+std::map<const CLI::Option*, Names>& offers() {
+    static std::map<const CLI::Option*, Names> all;
+    return all;
 }
 
 const char* name_of(std::uint32_t value, std::span<const Choice> choices) {
@@ -66,6 +78,29 @@ Result<float> parse_float(std::string_view option, const std::string& text) {
     }
     return value;
 }
+
+void offer(CLI::Option* option, Names names) { offers()[option] = std::move(names); }
+
+Names offered(const CLI::Option* option) {
+    const auto found = offers().find(option);
+    return found == offers().end() ? Names{} : found->second;
+}
+
+Outcome one_of(std::string_view option, const std::string& text, const Names& names) {
+    if (std::ranges::find(names, text) != names.end()) return Unit{};
+    return usage_error(fmt::format("{} '{}' is not accepted: choose one of {}", option, text, fmt::join(names, ", ")));
+}
+
+Names dtype_names() { return names_of(kDtypes); }
+Names layout_names() { return names_of(kLayouts); }
+Names any_layout_names() { return names_of(kAllLayouts); }
+Names op_names() { return names_of(kOps); }
+Names block_names() { return names_of(kBlocks); }
+Names scale_names() { return names_of(kScales); }
+Names format_names() { return names_of(kFormats); }
+Names all_format_names() { return names_of(kFormatNames); }
+Names weight_names() { return {"same", "fp32"}; }
+Names switch_names() { return {"off", "on"}; }
 
 Result<std::uint32_t> parse_dtype(std::string_view option, const std::string& text) {
     return choose(option, text, kDtypes);

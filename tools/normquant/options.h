@@ -14,6 +14,7 @@
 
 namespace CLI {
 class App;
+class Option;
 }
 
 namespace nq::cli {
@@ -22,6 +23,25 @@ Result<std::uint32_t> parse_count(std::string_view option, const std::string& te
                                   std::uint32_t most);
 // A decimal number rounded to binary32; neither inf nor nan.
 Result<float> parse_float(std::string_view option, const std::string& text);
+
+// Of options whose value is one of a few names: what completions offer.
+using Names = std::vector<std::string>;
+void offer(CLI::Option* option, Names names);
+Names offered(const CLI::Option* option);
+
+// The text is one of the names.
+Outcome one_of(std::string_view option, const std::string& text, const Names& names);
+
+Names dtype_names();
+Names layout_names();
+Names any_layout_names();
+Names op_names();
+Names block_names();
+Names scale_names();
+Names format_names();
+Names all_format_names();  // as parse_named_format() reads them
+Names weight_names();      // same (as the rows), fp32
+Names switch_names();      // off, on
 
 Result<std::uint32_t> parse_dtype(std::string_view option, const std::string& text);   // fp16, bf16
 Result<std::uint32_t> parse_layout(std::string_view option, const std::string& text);  // linear, swizzled

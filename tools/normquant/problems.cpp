@@ -2,6 +2,7 @@
 
 #include "errors.h"
 #include "options.h"
+#include "targets.h"
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -39,12 +40,13 @@ auto choose_into(std::uint32_t nq_problem::*field, Result<std::uint32_t> (*parse
     };
 }
 
-// A flag that one of two names sets.
-auto flag(std::uint32_t bit, const char* option, const char* set, const char* unset) {
+Names bias_names() { return {"0", "1"}; }
+
+// A flag that the second of two names sets.
+auto flag(std::uint32_t bit, const char* option, Names (*names)()) {
     return [=](nq_problem& problem, const std::string& text) -> Outcome {
-        if (text == set) problem.flags |= bit;
-        if (text == set || text == unset) return Unit{};
-        return usage_error(fmt::format("{} '{}' is not accepted: choose one of {}, {}", option, text, unset, set));
+        if (text == names().back()) problem.flags |= bit;
+        return one_of(option, text, names());
     };
 }
 
@@ -76,17 +78,17 @@ Outcome set_format(nq_problem& problem, const std::string& text) {
 const std::vector<ProblemOption>& problem_options() {
     static const std::vector<ProblemOption> kOptions = {
         {"--hidden", &ProblemLists::hidden, "Row lengths H: 16 to 131072, multiples of the block size"},
-        {"--arch", &ProblemLists::archs, "GPUs (h200, b200, rtx5090), targets (sm_90, sm_100f), or all"},
-        {"--op", &ProblemLists::ops, "rmsnorm, add_rmsnorm (residual add first) [rmsnorm]"},
-        {"--dtype", &ProblemLists::dtypes, "fp16, bf16 [bf16]"},
-        {"--weight-dtype", &ProblemLists::weights, "same (as --dtype), fp32 [same]"},
-        {"--weight-bias", &ProblemLists::weight_biases, "0, or 1: the weight is stored as w - 1 (Gemma) [0]"},
-        {"--format", &ProblemLists::formats, "nvfp4, mxfp4, e4m3/32, ue8m0/16"},
-        {"--layout", &ProblemLists::layouts, "linear, swizzled, both (at once)"},
-        {"--y-out", &ProblemLists::y_outs, "off, on: also write the normed row [off]"},
-        {"--overlap", &ProblemLists::overlaps, "off, on: programmatic dependent launch, sm_90 and later [off]"},
-        {"--device-rows", &ProblemLists::device_rows, "off, on: the row count may be read on the device [off]"},
-        {"--batches", &ProblemLists::batches, "off, on: x may lie in batches with a stride of their own [off]"},
+        {"--arch", &ProblemLists::archs, "GPUs (h200, b200, rtx5090), targets (sm_90, sm_100f), or all", target_names_and_gpus},
+        {"--op", &ProblemLists::ops, "rmsnorm, add_rmsnorm (residual add first) [rmsnorm]", op_names},
+        {"--dtype", &ProblemLists::dtypes, "fp16, bf16 [bf16]", dtype_names},
+        {"--weight-dtype", &ProblemLists::weights, "same (as --dtype), fp32 [same]", weight_names},
+        {"--weight-bias", &ProblemLists::weight_biases, "0, or 1: the weight is stored as w - 1 (Gemma) [0]", bias_names},
+        {"--format", &ProblemLists::formats, "nvfp4, mxfp4, e4m3/32, ue8m0/16", all_format_names},
+        {"--layout", &ProblemLists::layouts, "linear, swizzled, both (at once)", any_layout_names},
+        {"--y-out", &ProblemLists::y_outs, "off, on: also write the normed row [off]", switch_names},
+        {"--overlap", &ProblemLists::overlaps, "off, on: programmatic dependent launch, sm_90 and later [off]", switch_names},
+        {"--device-rows", &ProblemLists::device_rows, "off, on: the row count may be read on the device [off]", switch_names},
+        {"--batches", &ProblemLists::batches, "off, on: x may lie in batches with a stride of their own [off]", switch_names},
     };
     return kOptions;
 }
@@ -97,6 +99,7 @@ void add_problem_options(CLI::App& app, ProblemLists& lists) {
         CLI::Option* const added =
             app.add_option(option.option, values, option.help)->delimiter(',')->allow_extra_args(false);
         if (!values.empty()) added->capture_default_str();
+        if (option.names != nullptr) offer(added, option.names());
     }
 }
 
@@ -108,13 +111,13 @@ Result<std::vector<Problem>> problems_of(const ProblemLists& lists, std::vector<
         expand(all, lists.ops, "rmsnorm", choose_into(&nq_problem::op, parse_op, "--op")),
         expand(all, lists.dtypes, "bf16", choose_into(&nq_problem::dtype, parse_dtype, "--dtype")),
         expand(all, lists.weights, "same", set_weight),
-        expand(all, lists.weight_biases, "0", flag(NQ_PROBLEM_WEIGHT_BIAS_ONE, "--weight-bias", "1", "0")),
+        expand(all, lists.weight_biases, "0", flag(NQ_PROBLEM_WEIGHT_BIAS_ONE, "--weight-bias", bias_names)),
         expand(all, lists.formats, "nvfp4", set_format),
         expand(all, lists.layouts, "linear", choose_into(&nq_problem::scale_layout, parse_any_layout, "--layout")),
-        expand(all, lists.y_outs, "off", flag(NQ_PROBLEM_Y_OUT, "--y-out", "on", "off")),
-        expand(all, lists.overlaps, "off", flag(NQ_PROBLEM_OVERLAP, "--overlap", "on", "off")),
-        expand(all, lists.device_rows, "off", flag(NQ_PROBLEM_DEVICE_ROWS, "--device-rows", "on", "off")),
-        expand(all, lists.batches, "off", flag(NQ_PROBLEM_BATCHES, "--batches", "on", "off")),
+        expand(all, lists.y_outs, "off", flag(NQ_PROBLEM_Y_OUT, "--y-out", switch_names)),
+        expand(all, lists.overlaps, "off", flag(NQ_PROBLEM_OVERLAP, "--overlap", switch_names)),
+        expand(all, lists.device_rows, "off", flag(NQ_PROBLEM_DEVICE_ROWS, "--device-rows", switch_names)),
+        expand(all, lists.batches, "off", flag(NQ_PROBLEM_BATCHES, "--batches", switch_names)),
     };
     for (const Outcome& step : steps) {
         if (!step) return step.error();

@@ -34,6 +34,7 @@ struct ProblemOption {
     const char* option;
     std::vector<std::string> ProblemLists::*values;
     const char* help;
+    std::vector<std::string> (*names)() = nullptr;  // where values are a few names
 };
 const std::vector<ProblemOption>& problem_options();
 

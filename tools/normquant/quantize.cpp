@@ -60,10 +60,7 @@ struct Path {
     std::string reason;            // why not a GPU, when that was not asked for
 };
 
-Outcome check_device(const std::string& device) {
-    if (device == "auto" || device == "cpu" || device == "gpu") return Unit{};
-    return usage_error(fmt::format("--device '{}' is not accepted: choose one of auto, cpu, gpu", device));
-}
+Names device_names() { return {"auto", "cpu", "gpu"}; }
 
 Result<Path> choose_path(const std::string& device) {
     if (device == "cpu") return Path{};
@@ -254,7 +251,7 @@ Result<Report> quantize(const QuantizeOptions& options) {
     }
     const auto given_scale = parse_global_scale(options.global_scale, problem.scale_format);
     if (!given_scale) return given_scale.error();
-    if (const Outcome valid = check_device(options.device); !valid) return valid.error();
+    if (const Outcome valid = one_of("--device", options.device, device_names()); !valid) return valid.error();
     if (const Outcome possible = check_output_dir(options.out); !possible) return possible.error();
 
     auto input = load_tensor(options.input);
@@ -323,17 +320,18 @@ Command add_quantize(CLI::App& parent) {
         ->required();
     app->add_option("--weight", options->weight, "FILE or FILE:TENSOR, [H]: the norm's weight")->required();
     app->add_option("--out", options->out, "Directory of the outputs, created if missing")->required();
-    app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str();
-    app->add_option("--block", options->block, "16 or 32 elements a scale, instead of the format's");
-    app->add_option("--scale", options->scale, "e4m3 or ue8m0 scales, instead of the format's");
-    app->add_option("--layout", options->layout, "linear, or swizzled (128x4 tiles, as tensor cores read them)")
-        ->capture_default_str();
-    app->add_option("--dtype", options->dtype,
-                    "fp16 or bf16: what float32 is rounded to and raw 16-bit data is (default: bf16 for float32)");
+    offer(app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str(), format_names());
+    offer(app->add_option("--block", options->block, "16 or 32 elements a scale, instead of the format's"), block_names());
+    offer(app->add_option("--scale", options->scale, "e4m3 or ue8m0 scales, instead of the format's"), scale_names());
+    offer(app->add_option("--layout", options->layout, "linear, or swizzled (128x4 tiles, as tensor cores read them)")->capture_default_str(),
+          layout_names());
+    offer(app->add_option("--dtype", options->dtype,
+                          "fp16 or bf16: what float32 is rounded to and raw 16-bit data is (default: bf16 for float32)"),
+          dtype_names());
     app->add_option("--eps", options->eps, "Added to the mean square")->capture_default_str();
     app->add_option("--global-scale", options->global_scale,
                     "A positive number, or auto (the default): 448*6 / the largest |y| of the tensor; e4m3 only");
-    app->add_option("--device", options->device, "auto, cpu or gpu; the bytes are the same")->capture_default_str();
+    offer(app->add_option("--device", options->device, "auto, cpu or gpu; the bytes are the same")->capture_default_str(), device_names());
     add_cache_dir(*app, options->cache_dir);
     app->add_flag("--verify", options->verify, "Compare the GPU's bytes with the CPU reference");
     app->footer(kQuantizeFooter);

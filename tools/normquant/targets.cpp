@@ -95,4 +95,17 @@ Result<std::vector<Arch>> targets_of(const std::vector<std::string>& names, cons
     return targets;
 }
 
+std::vector<std::string> target_names() {
+    std::vector<std::string> names;
+    for (const Arch& target : all_targets()) names.push_back(target.name());
+    return names;
+}
+
+std::vector<std::string> target_names_and_gpus() {
+    std::vector<std::string> names = target_names();
+    for (const Gpu& gpu : kGpus) names.push_back(gpu.name);
+    names.push_back("all");
+    return names;
+}
+
 }  // namespace nq::cli

@@ -15,4 +15,7 @@ namespace nq::cli {
 Result<std::vector<Arch>> targets_of(const std::vector<std::string>& names, const Nvrtc* nvrtc,
                                      std::vector<std::string>& left_out);
 
+std::vector<std::string> target_names();           // sm_80, ...
+std::vector<std::string> target_names_and_gpus();  // and a100, ..., all
+
 }  // namespace nq::cli
