@@ -238,7 +238,21 @@ void run_with_pieces(const Problem& problem, const Plan& plan, const EmulatedTar
     }
 }
 
+void run(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const normquant::Params& params, Predecessors* late) {
+    const LaunchRows rows{params.rows, params.device_rows != nullptr, params.zero_padding != 0};
+    const LaunchShape shape = launch_shape(plan, problem, rows, kMultiprocessors);
+    if (normquant::half_granules(problem.hidden, plan.threads_per_row)) {
+        run_with_pieces<8>(problem, plan, target, shape, params, late);
+    } else {
+        run_with_pieces<16>(problem, plan, target, shape, params, late);
+    }
+}
+
 }  // namespace
+
+void emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const normquant::Params& params) {
+    run(problem, plan, target, params, nullptr);
+}
 
 Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, unsigned char garbage,
                 const Arrangement& arrangement) {
@@ -302,13 +316,7 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
     params.zero_padding = !arrangement.keep_padding;
     params.constant_weight = arrangement.constant_weight;
 
-    const LaunchShape shape = launch_shape(plan, problem, {inputs.rows, inputs.device_rows.has_value(), !arrangement.keep_padding}, kMultiprocessors);
-    Predecessors* const late = problem.overlap ? &predecessors : nullptr;
-    if (normquant::half_granules(problem.hidden, plan.threads_per_row)) {
-        run_with_pieces<8>(problem, plan, target, shape, params, late);
-    } else {
-        run_with_pieces<16>(problem, plan, target, shape, params, late);
-    }
+    run(problem, plan, target, params, problem.overlap ? &predecessors : nullptr);
 
     // An input is as it was.
     const auto unchanged = [&](Rows& input, const Bytes& was) {

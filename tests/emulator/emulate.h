@@ -6,6 +6,7 @@
 #include "support/arrangement.h"
 #include "support/numerics.h"
 
+#include <normquant/params.h>
 #include <normquant/types.cuh>
 
 #include <cstdint>
@@ -25,5 +26,8 @@ constexpr std::uint32_t kMultiprocessors = 2;  // of the emulated device: few, s
 // each block anew. Throws Divergence, and std::runtime_error when what is no output was written, or an output before that wait.
 Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, unsigned char garbage = 0xab,
                 const Arrangement& arrangement = {});
+
+// The same on memory that the caller has laid out, and checks.
+void emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const normquant::Params& params);
 
 }  // namespace nq::test
