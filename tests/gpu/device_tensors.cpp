@@ -34,7 +34,7 @@ DeviceTensors::DeviceTensors(const Gpu& gpu, const Problem& problem, const Input
       problem_(problem),
       inputs_(inputs),
       arrangement_(arrangement),
-      x_(rows({size(inputs.rows), 2 * std::size_t{problem.hidden}, 2 * size(arrangement.x_gap), size(arrangement.batch_rows), 2 * size(arrangement.batch_gap)}, offset)),
+      x_(rows(x_image(inputs.rows), offset)),
       residual_(rows({size(inputs.rows), problem.adds() ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.residual_gap)})),
       residual_out_(rows({size(inputs.rows), arrangement.separate_residual ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.residual_gap) + 16})),
       y_out_(rows({size(inputs.rows), problem.y_out ? 2 * std::size_t{problem.hidden} : 0, 2 * size(arrangement.y_gap)})),
@@ -51,6 +51,11 @@ DeviceTensors::Rows DeviceTensors::rows(const RowImage& image, std::size_t offse
     return {image, DeviceBuffer(gpu_, image.bytes(), offset)};
 }
 
+RowImage DeviceTensors::x_image(std::int64_t rows) const {
+    const std::size_t row = 2 * std::size_t{problem_.hidden};
+    return {size(rows), row, 2 * size(arrangement_.x_gap), size(arrangement_.batch_rows), 2 * size(arrangement_.batch_gap)};
+}
+
 void DeviceTensors::Rows::set(const Bytes& rows) const {
     Bytes bytes(image.bytes(), kGap);
     image.set(bytes.data(), rows);
@@ -59,12 +64,16 @@ void DeviceTensors::Rows::set(const Bytes& rows) const {
 
 Bytes DeviceTensors::Rows::get(unsigned char gap, const char* name) const { return image.get(buffer.download().data(), gap, name); }
 
-void DeviceTensors::write() const {
-    x_.set(inputs_.x);
+void DeviceTensors::write(std::optional<std::int32_t> device_rows) const {
+    written_rows_ = std::clamp<std::int64_t>(device_rows.value_or(inputs_.rows), 0, inputs_.rows);
+    const RowImage live = x_image(written_rows_);
+    Bytes x(live.bytes(), kGap);
+    live.set(x.data(), Bytes(inputs_.x.begin(), inputs_.x.begin() + static_cast<std::ptrdiff_t>(live.bytes_without_gaps())));
+    x_.buffer.upload(x);
     weight_.set(inputs_.weight);
     residual_.set(inputs_.residual);
     if (inputs_.global_scale) global_scale_.set(bytes_of(*inputs_.global_scale));
-    if (inputs_.device_rows) device_rows_.set(bytes_of(*inputs_.device_rows));
+    if (device_rows) device_rows_.set(bytes_of(*device_rows));
     for (const Rows* output : {&residual_out_, &y_out_, &fp4_, &scales_linear_, &scales_swizzled_}) output->buffer.fill(kGarbage);
     // The legacy stream, of which other streams may know nothing.
     gpu_.check(gpu_.driver().cuStreamSynchronize(nullptr), "uploads");
@@ -96,7 +105,9 @@ nq_tensors DeviceTensors::tensors() const {
 Outputs DeviceTensors::outputs() const {
     for (const Rows* tensor : {&x_, &residual_, &residual_out_, &y_out_, &fp4_, &scales_linear_, &scales_swizzled_, &weight_})
         require(tensor->buffer.canaries_intact(), "memory beside a tensor was written");
-    require(x_.get(kGap, "x") == inputs_.x, "x was written");
+    const RowImage live = x_image(written_rows_);
+    const Bytes x = live.get(x_.buffer.download(0, live.bytes()).data(), kGap, "x");
+    require(std::equal(x.begin(), x.end(), inputs_.x.begin()), "x was written");
     require(weight_.get(kGap, "weight") == inputs_.weight, "the weight was written");
     if (arrangement_.separate_residual) require(residual_.get(kGap, "residual") == inputs_.residual, "the residual was written");
     Outputs out;

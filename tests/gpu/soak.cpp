@@ -1,5 +1,6 @@
-// gpu_soak [SECONDS]: threads launch and replay what a server would, on shared streams, while every byte is compared with the
-// reference and the process must not grow. Exit 77 without a GPU, 1 on any fault.
+// gpu_soak [SECONDS [SEED]]: threads launch and replay what a server would, on shared streams, while another creates and destroys
+// contexts. Every byte is compared with the reference, and the process must not grow. What is launched comes from the seed, which is
+// printed. Exit 77 without a GPU, 1 on any fault.
 #include "gpu/device_tensors.h"
 #include "gpu/gpu.h"
 
@@ -16,11 +17,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -34,9 +35,30 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr std::size_t kThreads = 8, kStreams = 4, kProblems = 24;
-constexpr std::uint32_t kWidths[] = {512, 2880, 4096, 80, 7168, 1024, 5120};
-constexpr std::int64_t kRows[] = {5, 200, 700};  // each takes a variant of its own, where there are several
+constexpr std::size_t kSizes = 3;  // few rows, more and many: each takes a variant of its own, where there are several
 constexpr int kReplays = 4;
+using Random = std::mt19937_64;
+
+// A problem of the soak: its width and what is asked of it. Some are wide, some so narrow that thousands of rows are no burden.
+struct Shape {
+    std::uint32_t hidden;
+    std::int64_t rows[kSizes];
+    std::vector<unsigned> choice;
+    std::uint64_t seed;
+
+    Shape(std::size_t which, Random& random) : seed(random()) {
+        static const auto choices = pairwise(operator_factors());
+        const auto between = [&](std::int64_t least, std::int64_t most) {
+            return least + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most - least + 1));
+        };
+        const bool wide = which % 6 == 1, narrow = which % 6 == 4;
+        hidden = 16 * static_cast<std::uint32_t>(wide ? between(1025, 2560) : narrow ? between(1, 64) : between(1, 512));
+        rows[0] = between(1, 32);
+        rows[1] = wide ? between(33, 70) : between(33, 500);
+        rows[2] = wide ? between(100, 200) : narrow ? between(5001, 9000) : between(600, 1400);
+        choice = choices[random() % choices.size()];
+    }
+};
 
 void require(nq_status status) {
     if (status != NQ_OK) throw std::runtime_error(std::string(nq_status_name(status)) + ": " + nq_last_error());
@@ -52,9 +74,9 @@ struct Case {
     nq_problem problem;
     std::vector<Turn> turns;  // the first is that of the inputs
 
-    Case(std::size_t which, std::int64_t rows) {
-        static const auto choices = pairwise(operator_factors());
-        test = operator_case(kWidths[which % std::size(kWidths)], rows, choices[which % choices.size()], which);
+    Case(const Shape& shape, std::size_t size) {
+        const std::int64_t rows = shape.rows[size];
+        test = operator_case(shape.hidden, rows, shape.choice, shape.seed);
         problem = problem_to_c(test.problem);
         std::vector<std::int32_t> counts = {test.inputs.device_rows.value_or(0)};
         const auto all = static_cast<std::int32_t>(rows);
@@ -68,7 +90,7 @@ struct Case {
 };
 
 struct Totals {
-    std::atomic<std::uint64_t> launches{0}, captures{0}, replays{0}, mismatches{0};
+    std::atomic<std::uint64_t> launches{0}, bursts{0}, captures{0}, replays{0}, contexts{0}, mismatches{0};
     std::atomic<bool> stop{false};
 
     void fault(const std::string& what) {
@@ -105,11 +127,29 @@ public:
         gpu_.check(gpu_.cuCtxSetCurrent(gpu_.primary()), "cuCtxSetCurrent");
         while (!totals_.stop) {
             const Own& own = cases_[random_() % cases_.size()];
-            if (random_() % 3 == 0) {
-                replay(own);
-            } else {
-                launch(own);
+            switch (random_() % 8) {
+                case 0: burst(); break;
+                case 1:
+                case 2: replay(own); break;
+                default: launch(own);
             }
+        }
+    }
+    // Contexts of its own, one after the other, that find their kernels in the cache.
+    void run_contexts(const nq_context_options& options) {
+        gpu_.check(gpu_.cuCtxSetCurrent(gpu_.primary()), "cuCtxSetCurrent");
+        while (!totals_.stop) {
+            const Own& own = cases_[random_() % cases_.size()];
+            nq_context* created = nullptr;
+            require(nq_context_create(&options, &created));
+            const std::unique_ptr<nq_context, void (*)(nq_context*)> context(created, nq_context_destroy);
+            nq_kernel* kernel = nullptr;
+            require(nq_prepare(created, &own.some->problem, nullptr, &kernel));
+            own.device->write();
+            const nq_tensors tensors = own.device->tensors();
+            require(nq_launch(kernel, &tensors, stream_));
+            compare(own, own.some->turns[0].expected, "launch of a new context");
+            ++totals_.contexts;
         }
     }
 
@@ -142,9 +182,26 @@ private:
         compare(own, own.some->turns[0].expected, "launch");
     }
 
+    // All cases in any order with nothing between them, those that may be repeated several times.
+    void burst() {
+        std::vector<const Own*> order;
+        for (const Own& own : cases_) {
+            own.device->write();
+            const bool in_place = own.some->test.problem.adds() && !own.some->test.arrangement.separate_residual;
+            order.insert(order.end(), in_place ? 1 : 1 + random_() % 4, &own);
+        }
+        std::shuffle(order.begin(), order.end(), random_);
+        for (const Own* own : order) {
+            const nq_tensors tensors = own->device->tensors();
+            require(nq_launch(own->kernel, &tensors, stream_));
+            ++totals_.launches;
+        }
+        ++totals_.bursts;
+        for (const Own& own : cases_) compare(own, own.some->turns[0].expected, "burst");
+    }
+
     // Captured on a stream of this worker's, as what others put into the shared one would be captured with it.
     void replay(const Own& own) {
-        const Driver& driver = gpu_.driver();
         const nq_tensors tensors = own.device->tensors();
         CUgraph graph = nullptr;
         CUgraphExec exec = nullptr;
@@ -155,11 +212,7 @@ private:
         ++totals_.captures;
         for (int i = 0; i < kReplays; ++i) {
             const Case::Turn& turn = own.some->turns[static_cast<std::size_t>(i) % own.some->turns.size()];
-            own.device->write();
-            Bytes rows(sizeof turn.rows);
-            std::memcpy(rows.data(), &turn.rows, rows.size());
-            own.device->device_rows().upload(rows);
-            gpu_.check(driver.cuStreamSynchronize(nullptr), "the upload");
+            own.device->write(own.some->test.inputs.device_rows ? std::optional(turn.rows) : std::nullopt);
             gpu_.check(gpu_.cuGraphLaunch(exec, stream_), "cuGraphLaunch");
             ++totals_.replays;
             compare(own, turn.expected, "replay");
@@ -173,7 +226,7 @@ private:
     Totals& totals_;
     const CUstream stream_;
     CUstream capture_ = nullptr;
-    std::mt19937_64 random_;
+    Random random_;
     std::vector<Own> cases_;
 };
 
@@ -182,44 +235,61 @@ enum Resource : std::size_t { kDevice, kResident, kFiles, kThreadCount, kResourc
 struct Limit {
     const char* name;
     double slack;
+    // From the growth on that says something about what a launch leaves behind: bytes for each. 0: no limit.
+    double noise = 0, per_launch = 0;
 };
-// The host's allocator and the driver's pools come to rest late, and threads hold copies of tensors at times.
-constexpr Limit kLimits[kResources] = {{"device memory, MiB", 32}, {"resident memory, MiB", 64}, {"open files", 0}, {"threads", 0}};
-using Sample = std::array<double, kResources>;
+// The host's allocator and the driver's pools come to rest late.
+constexpr Limit kLimits[kResources] = {
+    {.name = "device memory, MiB", .slack = 32},
+    {.name = "resident memory, MiB", .slack = 64, .noise = 4, .per_launch = 64},
+    {.name = "open files", .slack = 0},
+    {.name = "threads", .slack = 0},
+};
+struct Sample {
+    std::array<double, kResources> used;
+    double launches;
+};
 
 std::ptrdiff_t entries(const char* directory) {
     return std::distance(std::filesystem::directory_iterator(directory), std::filesystem::directory_iterator());
 }
 
-Sample sample(const Gpu& gpu) {
+Sample sample(const Gpu& gpu, double launches) {
     std::size_t free = 0, total = 0;
     gpu.check(gpu.cuMemGetInfo(&free, &total), "cuMemGetInfo");
     std::size_t pages = 0, resident = 0;
     std::ifstream("/proc/self/statm") >> pages >> resident;
     const double mib = 1 << 20;
-    return {static_cast<double>(total - free) / mib, static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)) / mib,
-            static_cast<double>(entries("/proc/self/fd")), static_cast<double>(entries("/proc/self/task"))};
+    return {{static_cast<double>(total - free) / mib, static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)) / mib,
+             static_cast<double>(entries("/proc/self/fd")), static_cast<double>(entries("/proc/self/task"))},
+            launches};
 }
 
-// Medians of the first and the last quarter.
+// The least of the first and of the last quarter: what is held at times alone does not count.
 void judge(const std::vector<Sample>& samples, Totals& totals) {
     const std::size_t quarter = samples.size() / 4;
     if (quarter == 0) return totals.fault("too short to tell growth: take more seconds");
+    const double launches = samples.back().launches - samples[quarter - 1].launches;
     for (std::size_t r = 0; r < kResources; ++r) {
-        const auto median = [&](std::size_t first) {
-            std::vector<double> values;
-            for (std::size_t i = first; i < first + quarter; ++i) values.push_back(samples[i][r]);
-            std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(quarter / 2), values.end());
-            return values[quarter / 2];
+        const auto least = [&](std::size_t first) {
+            double value = samples[first].used[r];
+            for (std::size_t i = first; i < first + quarter; ++i) value = std::min(value, samples[i].used[r]);
+            return value;
         };
-        const double before = median(0), after = median(samples.size() - quarter);
-        std::printf("%-22s %10.1f first quarter %10.1f last quarter\n", kLimits[r].name, before, after);
-        if (after > before + kLimits[r].slack) totals.fault(std::string(kLimits[r].name) + " grew beyond its slack");
+        const Limit& limit = kLimits[r];
+        const double before = least(0), after = least(samples.size() - quarter), grown = after - before;
+        std::printf("%-22s %10.1f first quarter %10.1f last quarter\n", limit.name, before, after);
+        if (grown > limit.slack) totals.fault(std::string(limit.name) + " grew beyond its slack");
+        const double bytes = grown * (1 << 20) / std::max(launches, 1.0);
+        if (limit.per_launch > 0 && grown > limit.noise && bytes > limit.per_launch)
+            totals.fault(std::string(limit.name) + " grew by " + std::to_string(bytes) + " bytes a launch");
     }
 }
 
-int soak(const Gpu& gpu, std::chrono::duration<double> duration) {
+int soak(const Gpu& gpu, std::chrono::duration<double> duration, std::uint64_t seed) {
     const auto begin = Clock::now();
+    std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+    Random random(seed);
     const TempDirectory cache;
     nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
     options.cache_dir = cache.path().c_str();
@@ -228,10 +298,12 @@ int soak(const Gpu& gpu, std::chrono::duration<double> duration) {
     require(nq_context_create(&options, &created));
     const std::unique_ptr<nq_context, void (*)(nq_context*)> context(created, nq_context_destroy);
 
-    std::vector<std::unique_ptr<const Case>> cases(kProblems * std::size(kRows));
-    parallel_for(cases.size(), cores(), [&](std::size_t i) { cases[i] = std::make_unique<Case>(i / std::size(kRows), kRows[i % std::size(kRows)]); });
+    std::vector<Shape> shapes;
+    for (std::size_t i = 0; i < kProblems; ++i) shapes.emplace_back(i, random);
+    std::vector<std::unique_ptr<const Case>> cases(kProblems * kSizes);
+    parallel_for(cases.size(), cores(), [&](std::size_t i) { cases[i] = std::make_unique<Case>(shapes[i / kSizes], i % kSizes); });
     std::vector<nq_problem> problems;
-    for (std::size_t i = 0; i < cases.size(); i += std::size(kRows)) problems.push_back(cases[i]->problem);
+    for (std::size_t i = 0; i < cases.size(); i += kSizes) problems.push_back(cases[i]->problem);
     const std::string target = target_for(gpu.capability(), std::nullopt, {})->name();
     const char* const archs[] = {target.c_str()};
     require(nq_precompile(context.get(), problems.data(), problems.size(), archs, 1, 0, nullptr, nullptr));
@@ -240,9 +312,12 @@ int soak(const Gpu& gpu, std::chrono::duration<double> duration) {
     std::array<CUstream, kStreams> streams{};
     for (CUstream& stream : streams) gpu.check(gpu.driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     std::vector<std::unique_ptr<Worker>> workers;
-    for (std::size_t w = 0; w < kThreads; ++w) workers.push_back(std::make_unique<Worker>(gpu, context.get(), totals, streams[w % kStreams], w));
+    for (std::size_t w = 0; w < kThreads; ++w)
+        workers.push_back(std::make_unique<Worker>(gpu, context.get(), totals, streams[w % kStreams], random()));
     // Its kernels are shared by several workers: the row counts of a problem go to different ones.
     for (std::size_t i = 0; i < cases.size(); ++i) workers[i % kThreads]->add(*cases[i]);
+    Worker maker(gpu, context.get(), totals, streams[0], random());
+    for (std::size_t i = 0; i < cases.size(); i += kSizes) maker.add(*cases[i]);  // few rows
     require(nq_context_seal(context.get()));
     std::printf("%zu problems, %zu cases, ready after %.1f s\n", kProblems, cases.size(), std::chrono::duration<double>(Clock::now() - begin).count());
     std::fflush(stdout);
@@ -250,30 +325,33 @@ int soak(const Gpu& gpu, std::chrono::duration<double> duration) {
     std::vector<Sample> samples;
     {
         std::vector<std::jthread> threads;
-        for (const auto& worker : workers) {
-            threads.emplace_back([&] {
+        const auto start_thread = [&](auto work) {
+            threads.emplace_back([&totals, work] {
                 try {
-                    worker->run();
+                    work();
                 } catch (const std::exception& exception) {
                     totals.fault(exception.what());
                     totals.stop = true;
                 }
             });
-        }
+        };
+        for (const auto& worker : workers) start_thread([&worker = *worker] { worker.run(); });
+        start_thread([&] { maker.run_contexts(options); });
         // The first fifth is warm-up: allocators and the driver's pools fill.
         const auto start = Clock::now();
         const auto pause = std::min<std::chrono::duration<double>>(duration / 100, std::chrono::seconds(2));
         while (!totals.stop && Clock::now() - start < duration) {
             std::this_thread::sleep_for(pause);
-            if (Clock::now() - start > duration / 5) samples.push_back(sample(gpu));
+            if (Clock::now() - start > duration / 5) samples.push_back(sample(gpu, static_cast<double>(totals.launches + totals.replays)));
         }
         totals.stop = true;
     }
     const auto count = [](const std::atomic<std::uint64_t>& value) { return static_cast<unsigned long long>(value.load()); };
-    std::printf("%llu launches, %llu captures, %llu replays, %llu mismatches\n", count(totals.launches), count(totals.captures),
-                count(totals.replays), count(totals.mismatches));
+    std::printf("%llu launches, %llu bursts of them, %llu captures, %llu replays, %llu contexts, %llu mismatches\n", count(totals.launches),
+                count(totals.bursts), count(totals.captures), count(totals.replays), count(totals.contexts), count(totals.mismatches));
     judge(samples, totals);
-    if (totals.launches == 0 || totals.replays == 0) totals.fault("nothing was launched, or nothing replayed");
+    if (totals.bursts == 0 || totals.replays == 0 || totals.contexts == 0)
+        totals.fault("nothing was launched in a burst, nothing replayed, or no context created");
     nq_counters counters = NQ_COUNTERS_INIT;
     require(nq_context_counters(context.get(), &counters));
     if (counters.failed_compiles != 0) totals.fault("a compile failed");
@@ -285,15 +363,17 @@ int soak(const Gpu& gpu, std::chrono::duration<double> duration) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    char* end = nullptr;
-    const double seconds = argc == 2 ? std::strtod(argv[1], &end) : 30;
-    if (argc > 2 || (argc == 2 && (*end != '\0' || end == argv[1])) || !(seconds > 0 && seconds < 1e6)) {
-        std::fprintf(stderr, "usage: gpu_soak [SECONDS]\n");
+    char *end = nullptr, *end_of_seed = nullptr;
+    const double seconds = argc >= 2 ? std::strtod(argv[1], &end) : 30;
+    const std::uint64_t seed = argc >= 3 ? std::strtoull(argv[2], &end_of_seed, 10) : std::random_device{}();
+    const bool wrong = (argc >= 2 && (*end != '\0' || end == argv[1])) || (argc >= 3 && (*end_of_seed != '\0' || end_of_seed == argv[2]));
+    if (argc > 3 || wrong || !(seconds > 0 && seconds < 1e6)) {
+        std::fprintf(stderr, "usage: gpu_soak [SECONDS [SEED]]\n");
         return 2;
     }
     try {
         const auto gpu = Gpu::open_or_skip();
-        return soak(*gpu, std::chrono::duration<double>(seconds));
+        return soak(*gpu, std::chrono::duration<double>(seconds), seed);
     } catch (const std::exception& exception) {
         std::fprintf(stderr, "gpu_soak: %s\n", exception.what());
         return 1;
