@@ -109,7 +109,7 @@ void judge_all(const std::vector<Specialization>& units) {
     std::mutex mutex;
     std::vector<std::string> failures;
     std::vector<std::thread> workers;
-    for (unsigned w = 0; w < std::max(1u, std::min(4u, std::thread::hardware_concurrency())); ++w) {
+    for (unsigned w = 0; w < std::clamp(std::thread::hardware_concurrency(), 1u, 16u); ++w) {
         workers.emplace_back([&] {
             for (std::size_t i = next++; i < units.size(); i = next++) {
                 const std::string verdict = judge(units[i]);
@@ -167,17 +167,30 @@ TEST_CASE("every variant at every width, on one target of each kind") {
     judge_all(units);
 }
 
+namespace {
+
+constexpr const char* kFamilies[] = {"sm_80", "sm_89", "sm_90", "sm_100f", "sm_103a", "sm_110f", "sm_120f"};
+
+// The factors of operator_cases.h that are fields of the problem, each with as many values as make other code.
+const std::vector<unsigned> kProblemFactors = {2, 2, 3, 2, 2, 2, 2, 2};
+
+Problem problem_of(const std::vector<unsigned>& c, std::uint64_t turn, std::uint64_t seed) {
+    constexpr std::uint32_t kWidths[] = {512, 2880, 4096, 7168, 16384};
+    return operator_case(kWidths[turn % std::size(kWidths)], 0, {c[0], c[1], c[2], c[3], c[4], 2 * c[5], c[6], c[7], 0}, seed).problem;
+}
+
+}  // namespace
+
 TEST_CASE("everything that a problem may ask for, in pairs, on one target of each family") {
     std::vector<Specialization> units;
     std::uint64_t turn = 0;
-    for (const char* name : {"sm_80", "sm_89", "sm_90", "sm_100f", "sm_103a", "sm_110f", "sm_120f"}) {
+    for (const char* name : kFamilies) {
         const Arch arch = *parse_arch(name);
         if (!nvrtc().lists(arch)) continue;
-        for (const auto& choice : pairwise({2, 2, 3, 2, 2, 2, 2, 2})) {
-            constexpr std::uint32_t kWidths[] = {512, 2880, 4096, 7168, 16384};
-            const OperatorCase test = operator_case(kWidths[turn % std::size(kWidths)], 0, {choice[0], choice[1], choice[2], choice[3], choice[4], 2 * choice[5], choice[6], choice[7], 0}, turn);
-            const std::vector<Plan> plans = plans_for(test.problem, arch);
-            units.push_back({test.problem, plans[turn % plans.size()], arch});
+        for (const auto& choice : pairwise(kProblemFactors)) {
+            const Problem problem = problem_of(choice, turn, turn);
+            const std::vector<Plan> plans = plans_for(problem, arch);
+            units.push_back({problem, plans[turn % plans.size()], arch});
             ++turn;
         }
     }
@@ -194,6 +207,28 @@ TEST_CASE("every specialization, variant and width on every target", "[nightly]"
         }
     }
     judge_all(units);
+}
+
+// A section a target, so that one can be run alone: -c sm_90.
+TEST_CASE("every combination of what a problem may ask for, on one target of each family", "[nightly]") {
+    for (const char* name : kFamilies) {
+        DYNAMIC_SECTION(name) {
+            const Arch arch = *parse_arch(name);
+            if (!nvrtc().lists(arch)) continue;
+            std::vector<Specialization> units;
+            std::uint64_t turn = 0;
+            for (const auto& choice : every_combination(kProblemFactors)) {
+                ++turn;
+                // Types, blocks and formats in no step with the combinations.
+                const Problem problem = problem_of(choice, turn, turn * 0x9e3779b97f4a7c15u >> 32);
+                if (problem.overlap && !features(arch).overlap) continue;  // the same code as without
+                for (const Plan& plan : plans_for(problem, arch)) units.push_back({problem, plan, arch});
+                const PlanOverride cluster{.threads_per_row = 4 * normquant::tree_threads(problem.hidden), .cluster = 4};
+                if (const auto plan = plan_of(problem, arch, cluster)) units.push_back({problem, *plan, arch});
+            }
+            judge_all(units);
+        }
+    }
 }
 
 TEST_CASE("options that others leave behind in NVRTC do not change the code") {
