@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -235,13 +236,13 @@ enum Resource : std::size_t { kDevice, kResident, kFiles, kThreadCount, kResourc
 struct Limit {
     const char* name;
     double slack;
-    // From the growth on that says something about what a launch leaves behind: bytes for each. 0: no limit.
+    // The growth a quarter that says nothing, and bytes that each launch may leave behind beyond; 0: no limit.
     double noise = 0, per_launch = 0;
 };
 // The host's allocator and the driver's pools come to rest late.
 constexpr Limit kLimits[kResources] = {
     {.name = "device memory, MiB", .slack = 32},
-    {.name = "resident memory, MiB", .slack = 64, .noise = 4, .per_launch = 64},
+    {.name = "resident memory, MiB", .slack = 64, .noise = 2, .per_launch = 64},
     {.name = "open files", .slack = 0},
     {.name = "threads", .slack = 0},
 };
@@ -265,24 +266,28 @@ Sample sample(const Gpu& gpu, double launches) {
             launches};
 }
 
-// The least of the first and of the last quarter: what is held at times alone does not count.
+// By the least of each quarter: what is held at times alone does not count. What comes to rest may grow by its slack; what each launch
+// leaves behind grows in every quarter.
 void judge(const std::vector<Sample>& samples, Totals& totals) {
     const std::size_t quarter = samples.size() / 4;
     if (quarter == 0) return totals.fault("too short to tell growth: take more seconds");
-    const double launches = samples.back().launches - samples[quarter - 1].launches;
     for (std::size_t r = 0; r < kResources; ++r) {
-        const auto least = [&](std::size_t first) {
-            double value = samples[first].used[r];
-            for (std::size_t i = first; i < first + quarter; ++i) value = std::min(value, samples[i].used[r]);
-            return value;
-        };
         const Limit& limit = kLimits[r];
-        const double before = least(0), after = least(samples.size() - quarter), grown = after - before;
-        std::printf("%-22s %10.1f first quarter %10.1f last quarter\n", limit.name, before, after);
-        if (grown > limit.slack) totals.fault(std::string(limit.name) + " grew beyond its slack");
-        const double bytes = grown * (1 << 20) / std::max(launches, 1.0);
-        if (limit.per_launch > 0 && grown > limit.noise && bytes > limit.per_launch)
-            totals.fault(std::string(limit.name) + " grew by " + std::to_string(bytes) + " bytes a launch");
+        std::array<double, 4> least{};
+        double steady = std::numeric_limits<double>::infinity(), per_launch = steady;
+        for (std::size_t q = 0; q < least.size(); ++q) {
+            const auto length = static_cast<std::ptrdiff_t>(quarter);
+            const auto first = samples.begin() + static_cast<std::ptrdiff_t>(q) * length, end = first + length;
+            least[q] = std::min_element(first, end, [r](const Sample& a, const Sample& b) { return a.used[r] < b.used[r]; })->used[r];
+            if (q == 0) continue;
+            const double grown = least[q] - least[q - 1], launches = (end - 1)->launches - (first - 1)->launches;
+            steady = std::min(steady, grown);
+            per_launch = std::min(per_launch, grown * (1 << 20) / std::max(launches, 1.0));
+        }
+        std::printf("%-22s %10.1f %10.1f %10.1f %10.1f by quarters\n", limit.name, least[0], least[1], least[2], least[3]);
+        if (least[3] > least[0] + limit.slack) totals.fault(std::string(limit.name) + " grew beyond its slack");
+        if (limit.per_launch > 0 && steady > limit.noise && per_launch > limit.per_launch)
+            totals.fault(std::string(limit.name) + " grew by " + std::to_string(per_launch) + " bytes a launch");
     }
 }
 
