@@ -215,8 +215,9 @@ TEST_CASE("a bundle that cannot be written in the end leaves the summary, and it
     const CacheFixture f;
     const std::string directory = f.directory / "image", bundle = directory + "/kernels.nqb";
     fs::create_directory(directory);
-    const ToolResult result = meet_tool({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4", "--bundle", bundle, "--json"}, f.settings(), "",
-                                        [&](pid_t) { fs::remove(directory); });
+    const std::vector<std::string> arguments{"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4",
+                                             "--bundle", bundle, "--json"};
+    const ToolResult result = meet_tool(arguments, f.settings(), "", [&](pid_t) { fs::remove(directory); });
     REQUIRE(result.exit_code == 3);
     const auto json = result.json();
     CHECK(json["kernels"] == json["planned"]);
@@ -229,7 +230,8 @@ TEST_CASE("two warm-ups of one bundle at a time: it has the kernels of both") {
     const CacheFixture f;
     const std::string bundle = f.directory / "kernels.nqb";
     const auto arguments = [&](const std::string& lengths) {
-        return std::vector<std::string>{"warmup", "--hidden", lengths, "--arch", "sm_90", "--format", "nvfp4", "--bundle", bundle, "--json"};
+        return std::vector<std::string>{"warmup", "--hidden", lengths, "--arch", "sm_90", "--format", "nvfp4",
+                                        "--bundle", bundle, "--json"};
     };
     ToolResult second;
     // The first has begun, and waits for its reader, while the second does all of its work.
@@ -323,7 +325,8 @@ TEST_CASE("the command that adds a kernel can be pasted, whatever the bundle is 
     fleet.build();
     const std::string command = command_in(message_of(fleet.serve("mxfp4", "swizzled")));
     INFO(command);
-    std::vector<std::string> words = words_of_shell(command);
+    const std::vector<std::string> words = words_of_shell(command);
+    REQUIRE_FALSE(words.empty());
     CHECK(words.back() == fleet.bundle);
     CHECK(fleet.builder.run(words).exit_code == 0);
     CHECK(fleet.serve("mxfp4", "swizzled").exit_code == 0);

@@ -70,11 +70,11 @@ Json archs(const std::string& names, const std::string& nvrtc = NORMQUANT_FAKE_N
     return result.json()["archs"];
 }
 
-// Has the process a handler for it?
-bool catches(pid_t process, int signal) {
+// Has the process been sent it, and not got it yet?
+bool is_pending(pid_t process, int signal) {
     std::ifstream status("/proc/" + std::to_string(process) + "/status");
     for (std::string label, value; status >> label;) {
-        if (label == "SigCgt:") return status >> value && (std::stoull(value, nullptr, 16) >> (signal - 1) & 1) != 0;
+        if (label == "ShdPnd:") return status >> value && (std::stoull(value, nullptr, 16) >> (signal - 1) & 1) != 0;
     }
     return false;
 }
@@ -387,7 +387,7 @@ TEST_CASE("a second signal ends a warm-up at once") {
     const ToolResult ended = meet_tool({"warmup", "--hidden", many_lengths(), "--arch", "sm_90", "--format", "nvfp4", "--threads", "1"},
                                        f.settings(), "", [](pid_t child) {
                                            REQUIRE(kill(child, SIGINT) == 0);
-                                           while (catches(child, SIGINT)) std::this_thread::yield();  // until the first is there
+                                           while (is_pending(child, SIGINT)) std::this_thread::yield();  // two are one
                                            REQUIRE(kill(child, SIGINT) == 0);
                                        });
     CHECK(ended.exit_code == 128 + SIGINT);

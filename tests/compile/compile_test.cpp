@@ -87,6 +87,12 @@ std::string judge(const Specialization& unit) {
     }
     if (has("griddepcontrol.wait") != overlap || has("griddepcontrol.launch_dependents") != overlap)
         return "launches that overlap where they cannot, or do not";
+    if (overlap) {
+        const std::size_t wait = ptx.find("griddepcontrol.wait");
+        for (const char* access : {"ld.global", "st.global", "cp.async.bulk", "st.async", "griddepcontrol.launch_dependents"})
+            if (ptx.find(access) < wait) return std::string("before what it waits for: ") + access;
+        if (ptx.find("griddepcontrol.wait", wait + 1) != std::string::npos) return "it waits twice";
+    }
     const bool rounds = unit.problem.y_out, fp16 = unit.problem.dtype == DType::fp16;
     if (has("cvt.rn.f16x2.f32") != (rounds && fp16) || has("cvt.rn.bf16x2.f32") != (rounds && !fp16)) return "wrong rounding of y";
     if (has("add.rn.f16x2") != (unit.problem.adds() && fp16)) return "wrong sum with the residual";

@@ -147,7 +147,7 @@ void EmulatedBlock::exchange(unsigned warp) {
 void EmulatedBlock::run(unsigned index, unsigned part, const std::function<void(const View&)>& kernel) {
     index_ = index;
     part_ = part;
-    cluster_runs_ = false;
+    cluster_runs_ = waited_ = false;
     arrived_.assign(fibers_.size(), false);
     kernel_ = &kernel;
     std::memset(static_cast<void*>(shared_.data()), 0xa5, shared_.size() * sizeof(Shared));
@@ -193,7 +193,10 @@ void EmulatedBlock::run(unsigned index, unsigned part, const std::function<void(
         }
         bool done = true;
         for (unsigned warp = 0; warp < warps; ++warp) done = done && stopped[warp] && waiting(warp) == Kind::done;
-        if (done) return;
+        if (done) {
+            if (predecessors_ && !waited_) throw Divergence("a block ends without having waited for earlier kernels");
+            return;
+        }
         if (!progress) throw Divergence("no warp can go on: some wait at a barrier that others never reach, or for a copy that nobody started");
     }
 }

@@ -56,7 +56,7 @@ public:
         // What an earlier kernel writes is there from now on.
         void wait_for_predecessors() const {
             block_.meet(thread_, Kind::barrier, kPredecessors, 0.0f, static_cast<unsigned>(block_.fibers_.size()));
-            if (block_.predecessors_) std::exchange(block_.predecessors_, nullptr)();
+            if (!std::exchange(block_.waited_, true) && block_.predecessors_) block_.predecessors_();
         }
         void release_dependents() const {}
         void cluster_arrive() const { block_.arrived_[thread_] = true; }
@@ -88,7 +88,8 @@ public:
     EmulatedBlock(const EmulatedBlock&) = delete;
     EmulatedBlock& operator=(const EmulatedBlock&) = delete;
 
-    // Called when all threads of a block wait for earlier kernels, once; their memory is not to be read before.
+    // Called when all threads of a block wait for earlier kernels, in each block once; their memory is not to be used before. A block that
+    // does not wait is an error.
     void set_predecessors(std::function<void()> finish) { predecessors_ = std::move(finish); }
 
     // Runs every thread of block (index, part), or of cluster `index`, to its end.
@@ -118,7 +119,7 @@ private:
     unsigned threads_;
     Grid grid_;
     unsigned index_ = 0, part_ = 0;
-    bool cluster_runs_ = false;
+    bool cluster_runs_ = false, waited_ = false;
     std::function<void()> predecessors_;
     std::vector<char> arrived_;  // of threads, at the cluster
     unsigned current_ = 0;

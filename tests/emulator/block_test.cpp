@@ -70,6 +70,20 @@ TEST_CASE("the blocks of a cluster run side by side, each with its own shared me
     }
 }
 
+TEST_CASE("earlier kernels end when a block waits for them, in each block anew") {
+    EmulatedBlock block(64, {.blocks = 2});
+    unsigned ended = 0;
+    block.set_predecessors([&] { ++ended; });
+    for (unsigned b = 0; b < 2; ++b) {
+        block.run(b, [&](const EmulatedBlock::View& view) {
+            if (ended != b) throw std::runtime_error("ended before");
+            view.wait_for_predecessors();
+            if (ended != b + 1) throw std::runtime_error("not ended, or twice");
+        });
+    }
+    CHECK_THROWS_AS(block.run(0, [](const auto&) {}), Divergence);
+}
+
 TEST_CASE("divergent collectives are errors") {
     EmulatedBlock block(64);
     SECTION("threads of a warp at a shuffle and at a barrier") {

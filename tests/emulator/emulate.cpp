@@ -7,12 +7,22 @@
 #include <normquant/staged.cuh>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <new>
 #include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define NQ_ASAN 1
+#else
+#define NQ_ASAN 0
+#endif
 
 namespace nq::test {
 namespace {
@@ -31,48 +41,124 @@ struct EmulatedConfig {
     static constexpr normquant::u32 kVector = kElementsOfVector;
 };
 
-// Exactly `bytes` up to the allocation's end, at an odd multiple of `alignment`: aligned as the kernel may assume and not more.
+// `bytes` at an odd multiple of `alignment`: aligned as the kernel may assume and not more. All around lie canaries, which a sanitizer
+// guards as well, and soon behind the end a page that may not even be read.
 class Buffer {
 public:
-    Buffer(std::size_t bytes, std::size_t alignment) : alignment_(alignment), bytes_(bytes) {
-        void* memory = nullptr;
-        if (posix_memalign(&memory, std::max(2 * alignment, sizeof(void*)), alignment + bytes) != 0) throw std::bad_alloc();
-        memory_.reset(static_cast<unsigned char*>(memory));
+    Buffer(std::size_t bytes, std::size_t alignment) : bytes_(bytes) {
+        const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+        usable_ = (kCanaries + 2 * alignment + bytes + page - 1) / page * page;
+        mapped_ = usable_ + page;
+        void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) throw std::bad_alloc();
+        memory_ = static_cast<unsigned char*>(memory);
+        mprotect(memory_ + usable_, page, PROT_NONE);
+        data_ = memory_ + ((usable_ - bytes) / alignment - 1) / 2 * 2 * alignment + alignment;
+        std::fill(memory_, data_, kCanary);
+        std::fill(data_ + bytes, memory_ + usable_, kCanary);
+        poison(memory_, data_);
+        poison(data_ + bytes, memory_ + usable_);
     }
-    unsigned char* data() { return memory_.get() + alignment_; }
-    void fill(unsigned char value) { std::memset(data(), value, bytes_); }
+    ~Buffer() {
+        unpoison();
+        munmap(memory_, mapped_);
+    }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    unsigned char* data() { return data_; }
+    Bytes contents() const { return Bytes(data_, data_ + bytes_); }
+    void fill(unsigned char value) { std::fill_n(data_, bytes_, value); }
+    // Nothing is guarded after this.
+    bool canaries_intact() {
+        unpoison();
+        const auto intact = [](unsigned char c) { return c == kCanary; };
+        return std::all_of(memory_, data_, intact) && std::all_of(data_ + bytes_, memory_ + usable_, intact);
+    }
 
 private:
-    struct Free {
-        void operator()(unsigned char* p) const { std::free(p); }
-    };
-    std::unique_ptr<unsigned char, Free> memory_;
-    std::size_t alignment_, bytes_;
+    static constexpr unsigned char kCanary = 0x5a;
+    static constexpr std::size_t kCanaries = 64;  // before the data, at least
+
+    static void poison([[maybe_unused]] unsigned char* first, [[maybe_unused]] unsigned char* end) {
+#if NQ_ASAN
+        __asan_poison_memory_region(first, static_cast<std::size_t>(end - first));
+#endif
+    }
+    void unpoison() {
+#if NQ_ASAN
+        __asan_unpoison_memory_region(memory_, usable_);
+#endif
+    }
+
+    std::size_t bytes_, usable_ = 0, mapped_ = 0;
+    unsigned char *memory_ = nullptr, *data_ = nullptr;
 };
 
 // Rows in a buffer of their own.
 class Rows {
 public:
-    Rows(const RowImage& image, std::size_t alignment) : image_(image), buffer_(image.bytes(), alignment) {}
-    Rows(std::size_t bytes, std::size_t alignment) : Rows(RowImage(1, bytes, 0), alignment) {}
+    Rows(const char* name, const RowImage& image, std::size_t alignment) : name_(name), image_(image), buffer_(image.bytes(), alignment) {}
+    Rows(const char* name, std::size_t bytes, std::size_t alignment) : Rows(name, RowImage(1, bytes, 0), alignment) {}
 
+    const char* name() const { return name_; }
     unsigned char* data() { return buffer_.data(); }
     std::int64_t stride() const { return image_.stride(); }
     std::int64_t batch_stride() const { return image_.batch_stride(); }
+    Bytes contents() const { return buffer_.contents(); }
+    void set_contents(const Bytes& bytes) { std::copy(bytes.begin(), bytes.end(), data()); }
     void fill(unsigned char value) { buffer_.fill(value); }
-    void set(const Bytes& rows) { image_.set(data(), rows); }
-    Bytes get(unsigned char gap, const char* name) { return image_.get(data(), gap, name); }
+    // Of more rows the first.
+    void set(const Bytes& rows) {
+        const auto end = rows.begin() + static_cast<std::ptrdiff_t>(image_.bytes_without_gaps());
+        image_.set(data(), Bytes(rows.begin(), end));
+    }
+    // Once, when all is done.
+    Bytes get(unsigned char gap) {
+        if (!buffer_.canaries_intact()) throw std::runtime_error(std::string("memory beside ") + name_ + " was written");
+        return image_.get(data(), gap, name_);
+    }
 
 private:
+    const char* name_;
     RowImage image_;
     Buffer buffer_;
 };
 
-constexpr std::uint32_t kMultiprocessors = 2;  // few, so that a staged block takes several turns
+// Kernels before this one that end late. For each block anew, what they write comes into being when the block waits for them; until then
+// the block may write nothing, as they may still read it.
+class Predecessors {
+public:
+    Predecessors(std::vector<Rows*> written, std::vector<Rows*> others) : tensors_(std::move(written)), written_(tensors_.size()) {
+        tensors_.insert(tensors_.end(), others.begin(), others.end());
+        there_.resize(tensors_.size());
+        before_.resize(tensors_.size());
+    }
+    void begin_block() {
+        for (std::size_t i = 0; i < tensors_.size(); ++i) {
+            there_[i] = tensors_[i]->contents();
+            if (i < written_) tensors_[i]->fill(kUnwritten);
+            before_[i] = tensors_[i]->contents();
+        }
+    }
+    void finish() {
+        for (std::size_t i = 0; i < tensors_.size(); ++i) {
+            if (tensors_[i]->contents() != before_[i])
+                throw std::runtime_error(std::string(tensors_[i]->name()) + " was written before the kernels before this one had ended");
+            tensors_[i]->set_contents(there_[i]);
+        }
+    }
+
+private:
+    static constexpr unsigned char kUnwritten = 0xff;  // NaN
+    std::vector<Rows*> tensors_;
+    std::size_t written_;  // the first of them
+    std::vector<Bytes> there_, before_;
+};
 
 template <class Config>
 void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
-                const normquant::Params& params, const std::function<void()>& predecessors) {
+                const normquant::Params& params, Predecessors* predecessors) {
     const bool products = plan.form == Form::staged ||
                           (plan.form == Form::plain && normquant::products_in_registers(problem.hidden, plan.threads_per_row));
     const Config config = {.hidden = problem.hidden,
@@ -114,9 +200,10 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
                                          .bytes;
     const bool cluster = plan.cluster > 1;
     EmulatedBlock block(shape.block_threads, {shape.blocks, shape.blocks_per_row, cluster}, shared);
-    block.set_predecessors(predecessors);
+    if (predecessors) block.set_predecessors([&] { predecessors->finish(); });
     for (unsigned b = 0; b < shape.blocks; ++b) {
         for (unsigned part = 0; part < (cluster ? 1 : shape.blocks_per_row); ++part) {
+            if (predecessors) predecessors->begin_block();
             block.run(b, part, [&](const EmulatedBlock::View& view) {
                 if (plan.form == Form::split) return normquant::rmsnorm_fp4_split(config, view, params);
                 if constexpr (Config::kVector == 8) {  // vectors of 16 belong to the split form alone
@@ -132,7 +219,7 @@ void run_blocks(const Problem& problem, const Plan& plan, const EmulatedTarget& 
 
 template <normquant::u32 kElements>
 void run_with_pieces(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const LaunchShape& shape,
-                     const normquant::Params& params, const std::function<void()>& predecessors) {
+                     const normquant::Params& params, Predecessors* predecessors) {
     const auto run = [&]<normquant::u32 kPieces>() {
         if (plan.vector == 16) return run_blocks<EmulatedConfig<kElements, kPieces, 16>>(problem, plan, target, shape, params, predecessors);
         run_blocks<EmulatedConfig<kElements, kPieces>>(problem, plan, target, shape, params, predecessors);
@@ -157,16 +244,24 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
                 const Arrangement& arrangement) {
     constexpr unsigned char kGap = 0xff;  // of inputs: NaN
     const auto rows = static_cast<std::size_t>(inputs.rows);
+    // Of what is behind the device's row count there is no memory.
+    const auto live = static_cast<std::size_t>(std::clamp<std::int64_t>(inputs.device_rows.value_or(inputs.rows), 0, inputs.rows));
     const auto bytes = [](std::int64_t elements) { return 2 * static_cast<std::size_t>(elements); };
     const std::size_t row = bytes(problem.hidden), added = problem.adds() ? row : 0, y_row = problem.y_out ? row : 0;
-    const std::size_t linear = problem.linear() ? problem.blocks() : 0;
+    const std::size_t fp4_row = problem.hidden / 2, linear = problem.linear() ? problem.blocks() : 0;
+    const std::size_t residual_gap = bytes(arrangement.residual_gap);
 
-    Rows x({rows, row, bytes(arrangement.x_gap), static_cast<std::size_t>(arrangement.batch_rows), bytes(arrangement.batch_gap)}, plan.load_bytes);
-    Rows residual({rows, added, bytes(arrangement.residual_gap)}, 16), residual_out({rows, added, bytes(arrangement.residual_gap) + 16}, 16);
-    Rows y_out({rows, y_row, bytes(arrangement.y_gap)}, 16), fp4({rows, problem.hidden / 2, static_cast<std::size_t>(arrangement.fp4_gap)}, 8);
-    Rows scales_linear({rows, linear, static_cast<std::size_t>(arrangement.scales_gap)}, 1);
-    Rows scales_swizzled(problem.swizzled() ? scale_bytes(problem, inputs.rows) : 0, 16);
-    Rows weight(inputs.weight.size(), plan.load_bytes), global_scale(4, 4), device_rows(4, 4);
+    const auto batch_rows = static_cast<std::size_t>(arrangement.batch_rows), fp4_gap = static_cast<std::size_t>(arrangement.fp4_gap);
+    Rows x("x", {live, row, bytes(arrangement.x_gap), batch_rows, bytes(arrangement.batch_gap)}, plan.load_bytes);
+    Rows residual("the residual", {live, added, residual_gap}, 16), residual_out("residual_out", {live, added, residual_gap + 16}, 16);
+    Rows y_out("y_out", {live, y_row, bytes(arrangement.y_gap)}, 16), fp4("fp4", {live, fp4_row, fp4_gap}, 8);
+    Rows scales_linear("linear scales", {live, linear, static_cast<std::size_t>(arrangement.scales_gap)}, 1);
+    Rows scales_swizzled("swizzled scales", problem.swizzled() ? scale_bytes(problem, inputs.rows) : 0, 16);
+    Rows weight("the weight", inputs.weight.size(), plan.load_bytes);
+    Rows global_scale("the global scale", 4, 4), device_rows("device_rows", 4, 4);
+    std::vector<Rows*> written = {&x, &residual, &global_scale, &device_rows};  // by kernels before this one
+    std::vector<Rows*> others = {&residual_out, &y_out, &fp4, &scales_linear, &scales_swizzled};
+    (arrangement.constant_weight ? others : written).push_back(&weight);
     for (Rows* input : {&x, &residual, &weight, &global_scale, &device_rows}) input->fill(kGap);
     for (Rows* output : {&residual_out, &y_out, &fp4, &scales_linear, &scales_swizzled}) output->fill(garbage);
 
@@ -175,15 +270,12 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
         std::memcpy(result.data(), &value, sizeof value);
         return result;
     };
-    const auto predecessors = [&] {
-        x.set(inputs.x);
-        residual.set(inputs.residual);
-        weight.set(inputs.weight);
-        if (inputs.global_scale) global_scale.set(bytes_of(*inputs.global_scale));
-        if (inputs.device_rows) device_rows.set(bytes_of(*inputs.device_rows));
-    };
-    if (arrangement.constant_weight) weight.set(inputs.weight);
-    if (!problem.overlap) predecessors();
+    x.set(inputs.x);
+    residual.set(inputs.residual);
+    weight.set(inputs.weight);
+    if (inputs.global_scale) global_scale.set(bytes_of(*inputs.global_scale));
+    if (inputs.device_rows) device_rows.set(bytes_of(*inputs.device_rows));
+    Predecessors predecessors(written, others);
 
     Rows& sum = arrangement.separate_residual ? residual_out : residual;
     normquant::Params params{};
@@ -211,21 +303,41 @@ Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& 
     params.constant_weight = arrangement.constant_weight;
 
     const LaunchShape shape = launch_shape(plan, problem, {inputs.rows, inputs.device_rows.has_value(), !arrangement.keep_padding}, kMultiprocessors);
-    const std::function<void()> finish = problem.overlap ? std::function<void()>(predecessors) : nullptr;
+    Predecessors* const late = problem.overlap ? &predecessors : nullptr;
     if (normquant::half_granules(problem.hidden, plan.threads_per_row)) {
-        run_with_pieces<8>(problem, plan, target, shape, params, finish);
+        run_with_pieces<8>(problem, plan, target, shape, params, late);
     } else {
-        run_with_pieces<16>(problem, plan, target, shape, params, finish);
+        run_with_pieces<16>(problem, plan, target, shape, params, late);
     }
 
-    if (x.get(kGap, "x") != inputs.x || weight.get(kGap, "the weight") != inputs.weight) throw std::runtime_error("an input was written");
-    if (arrangement.separate_residual && residual.get(kGap, "the residual") != inputs.residual) throw std::runtime_error("the residual was written");
+    // An input is as it was.
+    const auto unchanged = [&](Rows& input, const Bytes& was) {
+        const Bytes now = input.get(kGap);
+        if (!std::equal(now.begin(), now.end(), was.begin())) throw std::runtime_error(std::string(input.name()) + " was written");
+    };
+    unchanged(x, inputs.x);
+    unchanged(weight, inputs.weight);
+    unchanged(global_scale, inputs.global_scale ? bytes_of(*inputs.global_scale) : Bytes(4, kGap));
+    unchanged(device_rows, inputs.device_rows ? bytes_of(*inputs.device_rows) : Bytes(4, kGap));
+    if (arrangement.separate_residual) unchanged(residual, inputs.residual);
+
+    const auto output = [&](Rows& tensor, std::size_t all_bytes) {
+        Bytes result = tensor.get(garbage);
+        result.resize(all_bytes, garbage);
+        return result;
+    };
     Outputs out;
-    out.fp4 = fp4.get(garbage, "fp4");
-    out.scales = problem.swizzled() ? scales_swizzled.get(garbage, "scales") : scales_linear.get(garbage, "scales");
-    if (problem.scale_layout == ScaleLayout::both) out.scales_linear = scales_linear.get(garbage, "scales_linear");
-    out.residual = sum.get(arrangement.separate_residual ? garbage : kGap, "the residual");
-    out.y_out = y_out.get(garbage, "y_out");
+    out.fp4 = output(fp4, rows * fp4_row);
+    out.scales = problem.swizzled() ? scales_swizzled.get(garbage) : output(scales_linear, rows * linear);
+    if (problem.scale_layout == ScaleLayout::both) out.scales_linear = output(scales_linear, rows * linear);
+    if (arrangement.separate_residual) {
+        out.residual = output(residual_out, rows * added);
+    } else {
+        out.residual = residual.get(kGap);
+        const auto rest = inputs.residual.begin() + static_cast<std::ptrdiff_t>(out.residual.size());
+        out.residual.insert(out.residual.end(), rest, inputs.residual.end());
+    }
+    out.y_out = output(y_out, rows * y_row);
     return out;
 }
 

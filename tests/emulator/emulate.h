@@ -18,9 +18,11 @@ struct EmulatedTarget {
     bool packed_f32 = false;
 };
 
-// Buffers are exactly as large as the call may touch, gaps excluded at the end, so that ASan sees one byte beyond; outputs hold
-// `garbage` before. Where launches may overlap, inputs come into being when the kernel waits for them. Throws Divergence, and
-// std::runtime_error when a gap of an output, or an input, was written.
+constexpr std::uint32_t kMultiprocessors = 2;  // of the emulated device: few, so that a staged block takes several turns
+
+// Buffers are exactly as large as the call may touch, gaps and rows behind the device's count excluded, with canaries and a sanitizer's
+// guards around them; outputs hold `garbage` before. Where launches may overlap, inputs come into being when a block waits for them, for
+// each block anew. Throws Divergence, and std::runtime_error when what is no output was written, or an output before that wait.
 Outputs emulate(const Problem& problem, const Plan& plan, const EmulatedTarget& target, const Inputs& inputs, unsigned char garbage = 0xab,
                 const Arrangement& arrangement = {});
 

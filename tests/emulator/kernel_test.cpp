@@ -8,6 +8,10 @@
 #include "support/random_inputs.h"
 
 #include <normquant/geometry.h>
+#include <normquant/staged.cuh>
+
+#include <algorithm>
+#include <initializer_list>
 
 using namespace nq;
 using namespace nq::test;
@@ -100,8 +104,10 @@ TEST_CASE("every thread count gives the same bytes") {
     }
 }
 
-TEST_CASE("ragged rows and padding of the swizzled layout") {
-    for (const std::uint32_t hidden : {64u, 80u, 96u, 112u, 2688u}) {  // 4 to 168 blocks a row
+namespace {
+
+void check_padding(std::initializer_list<std::uint32_t> widths) {
+    for (const std::uint32_t hidden : widths) {
         for (const std::int64_t rows : {1, 7, 127, 128, 129, 255}) {
             Problem problem;
             problem.hidden = hidden;
@@ -116,6 +122,11 @@ TEST_CASE("ragged rows and padding of the swizzled layout") {
         }
     }
 }
+
+}  // namespace
+
+TEST_CASE("ragged rows and padding of the swizzled layout") { check_padding({64, 80, 96, 112}); }  // 4 to 7 blocks a row
+TEST_CASE("the same of wide rows") { check_padding({2688}); }                                      // 168
 
 TEST_CASE("padding is left alone on request") {
     Problem problem;
@@ -140,16 +151,18 @@ namespace {
 void check_case(const OperatorCase& test, const Plan& plan, const EmulatedTarget& target) {
     INFO(test.text);
     constexpr unsigned char kGarbage = 0xa7;
-    check(test.problem, plan, target, test.inputs, expected_outputs(test, 1, kGarbage), kGarbage, test.arrangement);
+    Arrangement arrangement = test.arrangement;
+    if (plan.load_bytes == 32) {  // launches take such plans only where all rows are aligned to it
+        for (std::int64_t* gap : {&arrangement.x_gap, &arrangement.batch_gap}) *gap = (*gap + 15) / 16 * 16;
+    }
+    check(test.problem, plan, target, test.inputs, expected_outputs(test, 1, kGarbage), kGarbage, arrangement);
 }
 
-}  // namespace
-
-TEST_CASE("everything that a launch may ask for, in pairs") {
+void check_pairs(std::initializer_list<std::uint32_t> widths) {
     std::uint64_t turn = 0;
     const auto choices = pairwise(operator_factors());
     CHECK(choices.size() < 40);
-    for (const std::uint32_t hidden : {16u, 80u, 576u, 2880u, 7168u, 16400u, 32784u}) {
+    for (const std::uint32_t hidden : widths) {
         for (const auto& choice : choices) {
             const std::int64_t rows = hidden > 7168 ? 2 : turn % 3 == 0 ? 131 : 6;
             const OperatorCase test = operator_case(hidden, hidden > 576 ? std::min<std::int64_t>(rows, 6) : rows, choice, ++turn);
@@ -161,6 +174,54 @@ TEST_CASE("everything that a launch may ask for, in pairs") {
             check_case(test, chosen[turn % chosen.size()], kTargets[1]);
         }
     }
+}
+
+}  // namespace
+
+TEST_CASE("everything that a launch may ask for, in pairs, on narrow rows") { check_pairs({16, 80, 576}); }
+TEST_CASE("everything that a launch may ask for, in pairs, on wide rows") { check_pairs({2880, 7168, 16400, 32784}); }
+
+namespace {
+
+// Does this launch write the swizzled scales of rows by fours (staged.cuh)?
+bool by_fours(const OperatorCase& test, const Plan& plan) {
+    const Inputs& inputs = test.inputs;
+    if (plan.form != Form::staged || !test.problem.swizzled() || plan.threads_per_row < 32) return false;
+    const LaunchRows launched{inputs.rows, inputs.device_rows.has_value(), !test.arrangement.keep_padding};
+    const LaunchShape shape = launch_shape(plan, test.problem, launched, kMultiprocessors);
+    const auto rows = std::clamp<std::int64_t>(inputs.device_rows.value_or(inputs.rows), 0, inputs.rows);
+    const normquant::RowOrder order(static_cast<std::uint32_t>(rows), shape.blocks * shape.block_threads / plan.threads_per_row, true);
+    return order.fours_turns > 0;
+}
+
+}  // namespace
+
+TEST_CASE("everything that a launch may ask for, in pairs, on enough rows to write scales by fours of them") {
+    std::uint64_t turn = 0;
+    std::size_t fours[2] = {};  // with blocks of 16 and of 32
+    for (const std::uint32_t hidden : {1024u, 2048u}) {
+        for (const auto& choice : pairwise(operator_factors())) {
+            ++turn;
+            for (const std::uint64_t block32 : {0, 2}) {  // of the seed
+                const std::int64_t rows = 260 + static_cast<std::int64_t>(turn * 37 % 141);
+                OperatorCase test = operator_case(hidden, rows, choice, turn / 2 * 4 + turn % 2 + block32);
+                if (!test.problem.swizzled()) continue;
+                if (test.inputs.device_rows && *test.inputs.device_rows <= 0) test.inputs.device_rows = static_cast<std::int32_t>(rows) - 1;
+                const Arch arch = *parse_arch(turn % 2 ? "sm_90" : "sm_120f");
+                // As it is launched; with groups of one, two or more warps, and few of them, so that there are many turns.
+                const Plan chosen = plans_for(test.problem, arch)[0];
+                std::vector<Plan> plans = {chosen};
+                const std::uint32_t more = chosen.threads_per_row * (turn % 4 < 2 ? 2 : 4);
+                if (const auto plan = plan_of(test.problem, arch, {.threads_per_row = more, .shared_limit = 40 << 10})) plans.push_back(*plan);
+                for (const Plan& plan : plans) {
+                    check_case(test, plan, kTargets[turn % std::size(kTargets)]);
+                    fours[test.problem.block_size == 32] += by_fours(test, plan);
+                }
+            }
+        }
+    }
+    CHECK(fours[0] > 30);
+    CHECK(fours[1] > 30);
 }
 
 TEST_CASE("no rows, no blocks") {

@@ -1,6 +1,7 @@
 // cache_times: what a kernel costs cold (NVRTC), warm (disk) and in memory, in one run. With a GPU, nq_prepare in full and
-// its steps; without, nq_precompile and the steps that need none. Then 64 processes on one cold and on one warm cache.
-// Ratios are of medians of this run.
+// its steps; without, nq_precompile and the steps that need none. 64 processes on one cold and on one warm cache. With a GPU, the start of
+// a process that takes 20 problems from a bundle. Ratios are of medians of this run.
+#include "cache/bundle.h"
 #include "cache/store.h"
 #include "gpu/gpu.h"
 #include "jit/source.h"
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <vector>
 
 using namespace nq;
@@ -167,9 +169,74 @@ void measure_throughput(const TempDirectory& directory) {
     }
 }
 
+std::vector<nq_problem> start_problems() {
+    std::vector<nq_problem> problems;
+    for (std::uint32_t i = 1; i <= 20; ++i) {
+        problems.push_back(problem_of(512 * i));
+        problems.back().scale_layout = NQ_LAYOUT_SWIZZLED;
+    }
+    return problems;
+}
+
+// `cache_times start [BUNDLE]`: a process of its own, as CUDA starts once a process. Without a bundle, what CUDA takes alone.
+int start(const char* bundle) {
+    std::string why;
+    const auto gpu = Gpu::open(why);
+    if (!gpu || bundle == nullptr) return gpu ? 0 : 1;
+    nq_context_options options = NQ_CONTEXT_OPTIONS_INIT;
+    options.cache_dir = "";
+    options.bundles = bundle;
+    options.jit = NQ_JIT_OFF;
+    nq_context* context = nullptr;
+    require(nq_context_create(&options, &context), "nq_context_create");
+    for (const nq_problem& problem : start_problems()) {
+        nq_kernel* kernel = nullptr;
+        require(nq_prepare(context, &problem, nullptr, &kernel), "nq_prepare");
+    }
+    nq_context_destroy(context);
+    return 0;
+}
+
+double start_time(const char* bundle) {
+    return milliseconds([&] {
+        const pid_t child = fork();
+        if (child == 0) {
+            execl("/proc/self/exe", "cache_times", "start", bundle, nullptr);
+            _exit(127);
+        }
+        int status = -1;
+        if (waitpid(child, &status, 0) != child || status != 0) std::exit(1);
+    });
+}
+
+void measure_start(const TempDirectory& directory) {
+    const std::string cache = directory / "start", bundle = directory / "kernels.nqb";
+    const Context builder(cache);
+    for (const nq_problem& problem : start_problems()) builder.prepare(problem);
+    Logger log(nullptr, nullptr, NQ_LOG_OFF);
+    Counters counters;
+    const Store store(cache, {.read_only = true}, system_files(), log, counters);
+    std::vector<BundleItem> items;
+    std::map<RequestKey, Entry> entries;
+    store.visit([&](StoredEntry stored) {
+        if (!stored.entry) std::exit(1);
+        items.push_back({.key = stored.entry->key, .compiler = stored.entry->compiler, .arch = stored.arch});
+        entries[stored.entry->key] = *std::move(stored.entry);
+    });
+    if (!write_bundle(system_files(), bundle, items, [&](const BundleItem& item) -> Result<Entry> { return entries[item.key]; })) std::exit(1);
+    std::vector<double> alone, served;
+    for (int round = 0; round < 11; ++round) {  // in turns
+        alone.push_back(start_time(nullptr));
+        served.push_back(start_time(bundle.c_str()));
+    }
+    std::printf("a process that opens the GPU: %.1f ms; and prepares 20 problems (%zu kernels) from a bundle: %.1f ms, %.3f x\n", median(alone),
+                items.size(), median(served), median(served) / median(alone));
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+    if (argc > 1) return start(argc > 2 ? argv[2] : nullptr);
     const TempDirectory directory;
     // Before a driver is opened: the children of a process that has one may not use it.
     measure_processes(directory / "processes", "cold");
@@ -178,6 +245,7 @@ int main() {
     std::string why;
     const auto gpu = Gpu::open(why);
     if (!gpu) std::printf("no GPU: %s\n", why.c_str());
+    if (gpu) measure_start(directory);
     measure_prepare(directory, gpu != nullptr);
     measure_steps(directory / "processes", gpu.get());
 }

@@ -393,6 +393,44 @@ TEST_CASE("a bundle serves without NVRTC and without a root; what it lacks is na
     }
 }
 
+TEST_CASE("a process that prepared its problems from a bundle compiles nothing and loads nothing more") {
+    Fixture world;
+    const std::string bundle = world.directory / "kernels.nqb";
+    std::vector<nq_problem> problems;
+    for (std::uint32_t i = 1; i <= 20; ++i) problems.push_back(make_problem(512 * i));
+    {
+        const ContextPtr builder = world.create();
+        const char* const archs[] = {"sm_90"};
+        REQUIRE(nq_precompile(builder.get(), problems.data(), problems.size(), archs, 1, 0, nullptr, nullptr) == NQ_OK);
+        export_bundle(world.cache_dir, bundle);
+    }
+    nq_context_options options = world.options();
+    options.jit = NQ_JIT_OFF;
+    options.cache_dir = "";
+    options.bundles = bundle.c_str();
+    options.nvrtc = "/nowhere/libnvrtc.so";
+    const ContextPtr served = world.create(options);
+    const int compiled = world.nvrtc.compiles;
+    std::vector<nq_kernel*> kernels;
+    for (const nq_problem& problem : problems) REQUIRE(nq_prepare(served.get(), &problem, nullptr, &kernels.emplace_back()) == NQ_OK);
+    const std::size_t loaded = world.cuda.libraries.size();
+    CHECK(loaded == counters_of(served.get()).layer_hits);
+
+    world.cuda.calls.clear();
+    for (std::size_t i = 0; i < problems.size(); ++i) {
+        for (const std::int64_t rows : {1, 100, 500, 10'000}) {
+            const nq_tensors tensors = make_tensors(rows);
+            REQUIRE(nq_launch(kernels[i], &tensors, world.stream) == NQ_OK);
+            REQUIRE(nq_run(served.get(), &problems[i], &tensors, world.stream) == NQ_OK);
+        }
+    }
+    CHECK(world.cuda.libraries.size() == loaded);
+    for (const char* lazy : {"cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction"})
+        CHECK(std::find(world.cuda.calls.begin(), world.cuda.calls.end(), lazy) == world.cuda.calls.end());
+    CHECK(world.nvrtc.compiles == compiled);
+    CHECK(counters_of(served.get()).compiles + counters_of(served.get()).misses == 0);
+}
+
 TEST_CASE("a bundle from before an upgrade is named where it matters, once") {
     Fixture world;
     const std::string bundle = world.directory / "kernels.nqb";

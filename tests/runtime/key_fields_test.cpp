@@ -100,9 +100,16 @@ TEST_CASE("each field of the problem, the plan and the target changes the key") 
     CHECK(differs(changed([](nq::Problem& p) { p.block_size = 32; })));
     CHECK(differs(changed([](nq::Problem& p) { p.scale_format = nq::ScaleFormat::ue8m0; })));
     CHECK(differs(changed([](nq::Problem& p) { p.scale_layout = nq::ScaleLayout::swizzled; })));
+    CHECK(differs(changed([](nq::Problem& p) { p.scale_layout = nq::ScaleLayout::both; })));
     CHECK(differs(changed([](nq::Problem& p) { p.weight_bias_one = true; })));
     CHECK(differs(changed([](nq::Problem& p) { p.y_out = true; })));
     CHECK(differs(changed([](nq::Problem& p) { p.op = nq::Op::add_rmsnorm; })));
+    CHECK(differs(changed([](nq::Problem& p) { p.device_rows = true; })));
+    CHECK(differs(changed([](nq::Problem& p) { p.batches = true; })));
+    CHECK(differs(changed([](nq::Problem& p) { p.overlap = true; })));
+    nq::Problem overlapping = base;
+    overlapping.overlap = true;
+    for (const char* arch : {"sm_80", "sm_86", "sm_89"}) CHECK(key_of(overlapping, arch) == key_of(base, arch));  // launches cannot
     for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_100a", "sm_100f", "sm_103a", "sm_110f",
                              "sm_120", "sm_120a", "sm_120f", "sm_121a"}) {
         INFO(arch);

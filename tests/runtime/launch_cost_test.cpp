@@ -33,9 +33,7 @@ CUresult quiet_launch(const CUlaunchConfig*, CUfunction, void**, void**) {
 }
 
 struct Prepared : Fixture {
-    explicit Prepared(std::uint32_t layout = NQ_LAYOUT_LINEAR) : context(create()) {
-        nq_problem problem = make_problem();
-        problem.scale_layout = layout;
+    explicit Prepared(const nq_problem& problem = make_problem()) : context(create()) {
         nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
         options.stream = stream;
         const nq_status status = nq_prepare(context.get(), &problem, &options, &kernel);
@@ -111,17 +109,33 @@ TEST_CASE("the counters see into the library and the driver") {
 }
 
 TEST_CASE("nq_launch allocates nothing and takes no lock") {
-    for (const std::uint32_t layout : {NQ_LAYOUT_LINEAR, NQ_LAYOUT_SWIZZLED}) {
-        Prepared world(layout);
-        for (const std::int64_t rows : {1, 64, 1000, 100000}) {  // both variants
-            const nq_tensors tensors = make_tensors(rows);
+    nq_problem swizzled = make_problem(), everything = make_problem();
+    swizzled.scale_layout = NQ_LAYOUT_SWIZZLED;
+    everything.op = NQ_OP_ADD_RMSNORM;
+    everything.scale_layout = NQ_LAYOUT_BOTH;
+    everything.flags = NQ_PROBLEM_Y_OUT | NQ_PROBLEM_WEIGHT_BIAS_ONE | NQ_PROBLEM_OVERLAP | NQ_PROBLEM_DEVICE_ROWS | NQ_PROBLEM_BATCHES;
+    const auto make_tensors_of = [&](const nq_problem& problem, std::int64_t rows) {
+        nq_tensors tensors = make_tensors(rows);
+        if (problem.op != NQ_OP_ADD_RMSNORM) return tensors;
+        static std::int32_t count = 1;
+        tensors.residual = reinterpret_cast<void*>(0x600000000000);
+        tensors.y_out = reinterpret_cast<void*>(0x700000000000);
+        tensors.scales_linear = reinterpret_cast<void*>(0x800000000000);
+        tensors.device_rows = &count;
+        tensors.batch_rows = 7;
+        return tensors;
+    };
+    for (const nq_problem& problem : {make_problem(), swizzled, everything}) {
+        Prepared world(problem);
+        for (const std::int64_t rows : {1, 64, 1000, 100000}) {  // all variants, and launches with attributes
+            const nq_tensors tensors = make_tensors_of(problem, rows);
             nq_status status = NQ_ERR_INTERNAL;
             CHECK(counted([&] { status = nq_launch(world.kernel, &tensors, world.stream); }) == kNothing);
             CHECK(status == NQ_OK);
         }
         CHECK(launches == 4);
         // After a failure, whose text goes.
-        nq_tensors tensors = make_tensors(-1);
+        nq_tensors tensors = make_tensors_of(problem, -1);
         CHECK(nq_launch(world.kernel, &tensors, world.stream) == NQ_ERR_INVALID_ARGUMENT);
         tensors.rows = 1;
         CHECK(counted([&] { (void)nq_launch(world.kernel, &tensors, world.stream); }) == kNothing);

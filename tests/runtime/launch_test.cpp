@@ -241,12 +241,17 @@ TEST_CASE("rows choose the variant") {
 }
 
 TEST_CASE("32-byte loads are used where everything is aligned to them") {
-    Prepared world(make_problem(256), 1);  // 12.0; a width that takes rows straight from global memory
+    nq_problem problem = make_problem(256);  // takes rows straight from global memory
+    problem.flags = NQ_PROBLEM_BATCHES;
+    Prepared world(problem, 1);  // 12.0
     nq_tensors tensors = make_tensors(100000);
+    tensors.batch_rows = 10;
+    tensors.x_batch_stride = 10 * 256 + 16;
     CHECK(contains(world.launched(tensors).image, "throughput_32b"));
     SECTION("x") { tensors.x = address(0x100000000010); }
     SECTION("weight") { tensors.weight = address(0x200000000010); }
     SECTION("x_stride") { tensors.x_stride = 256 + 8; }
+    SECTION("x_batch_stride") { tensors.x_batch_stride = 10 * 256 + 8; }
     CHECK_FALSE(contains(world.launched(tensors).image, "throughput_32b"));
 }
 
@@ -407,6 +412,42 @@ TEST_CASE("misuse of what goes beyond the plain operator is refused by field") {
         CHECK(contains(last_error(), misuse.other));
     }
     CHECK(world.cuda.calls.empty());
+}
+
+TEST_CASE("each tensor is taken from its alignment on, and refused below") {
+    struct Tensor {
+        const char* name;
+        std::uintptr_t alignment;
+        std::function<void(nq_tensors&, std::uintptr_t)> move;
+    };
+    const auto moved = [](auto* pointer, std::uintptr_t bytes) {
+        return reinterpret_cast<decltype(pointer)>(reinterpret_cast<std::uintptr_t>(pointer) + bytes);
+    };
+    const std::vector<Tensor> table = {
+        {"x", 16, [&](nq_tensors& t, std::uintptr_t by) { t.x = moved(t.x, by); }},
+        {"weight", 16, [&](nq_tensors& t, std::uintptr_t by) { t.weight = moved(t.weight, by); }},
+        {"residual", 16, [&](nq_tensors& t, std::uintptr_t by) { t.residual = moved(t.residual, by); }},
+        {"residual_out", 16, [&](nq_tensors& t, std::uintptr_t by) { t.residual_out = moved(t.residual_out, by); }},
+        {"y_out", 16, [&](nq_tensors& t, std::uintptr_t by) { t.y_out = moved(t.y_out, by); }},
+        {"fp4", 8, [&](nq_tensors& t, std::uintptr_t by) { t.fp4 = moved(t.fp4, by); }},
+        {"scales", 16, [&](nq_tensors& t, std::uintptr_t by) { t.scales = moved(t.scales, by); }},
+        {"scales_linear", 1, [&](nq_tensors& t, std::uintptr_t by) { t.scales_linear = moved(t.scales_linear, by); }},
+        {"global_scale", 4, [&](nq_tensors& t, std::uintptr_t by) { t.global_scale = moved(t.global_scale, by); }},
+        {"device_rows", 4, [&](nq_tensors& t, std::uintptr_t by) { t.device_rows = moved(t.device_rows, by); }},
+    };
+    Prepared world(everything());
+    for (const Tensor& tensor : table) {
+        for (const std::uintptr_t by : {1, 2, 4, 8, 16}) {
+            nq_tensors tensors = make_everything(16);
+            tensors.residual_out = address(0xa00000000000);
+            tensors.global_scale = static_cast<const float*>(address(0xb00000000000));
+            tensor.move(tensors, by);
+            INFO(tensor.name << " moved by " << by);
+            const bool aligned = by % tensor.alignment == 0;
+            CHECK(world.launch(tensors) == (aligned ? NQ_OK : NQ_ERR_MISALIGNED));
+            if (!aligned) CHECK(contains(last_error(), std::string("nq_tensors.") + tensor.name + " is "));
+        }
+    }
 }
 
 TEST_CASE("a batch larger than all rows needs no room behind them") {

@@ -23,6 +23,7 @@ public:
     RowImage(std::size_t rows, std::size_t row_bytes, std::size_t gap, std::size_t batch_rows = 0, std::size_t batch_gap = 0);
 
     std::size_t bytes() const { return bytes_; }
+    std::size_t bytes_without_gaps() const { return rows_ * row_bytes_; }
     std::int64_t stride() const { return static_cast<std::int64_t>(stride_); }
     std::int64_t batch_stride() const { return static_cast<std::int64_t>(batch_stride_); }
     // Leaves the gaps alone.
