@@ -224,9 +224,12 @@ class Builds(Case):
             run(["git", *command], cwd=copy)
         self.stand_in("ldconfig", f"echo called >{self.path}/ldconfig")
         environment = self.environment(CUDAToolkit_ROOT=str(pathlib.Path(os.environ["CUDA_INCLUDE"]).parent))
-        script = "\n".join(NIGHTLY).replace("/usr/local", str(prefix)).replace("-max_total_time=3600", "-max_total_time=5")
-        script = script.replace("normquant/python", "normquant/python\npython3 tests/consumer/quickstart.py " + str(prefix / "lib"))
-        said = run(["bash", "-euo", "pipefail", "-c", script], cwd=copy, env=environment)
+        commands = [command.replace("/usr/local", str(prefix)).replace("=3600", "=5") for command in NIGHTLY]
+        commands.insert(1 + NIGHTLY.index("export PYTHONPATH=/usr/local/share/normquant/python"),
+                        f"python3 tests/consumer/quickstart.py {prefix}/lib")
+        # errexit overlooks a failure in the middle of a && b.
+        script = "\n".join(f"{command} || exit" for command in commands)
+        said = run(["bash", "-uo", "pipefail", "-c", script], cwd=copy, env=environment)
         self.assertIn("SmolLM2-135M-Instruct", said)
         self.assertTrue((self.path / "ldconfig").exists())
         self.assertIn("normquant 0", run([prefix / "bin/normquant", "--version"]))
