@@ -425,7 +425,8 @@ Command add_bench(CLI::App& parent) {
               ->delimiter(',')
               ->allow_extra_args(false),
           any_layout_names());
-    offer(app->add_option("--op", options->op, "rmsnorm, add_rmsnorm (the residual is updated in place)")->capture_default_str(), op_names());
+    offer(app->add_option("--op", options->op, "rmsnorm, add_rmsnorm (the residual is updated in place)")->capture_default_str(),
+          op_names());
     app->add_flag("--y-out", options->y_out, "The normed rows are written, too");
     app->add_flag("--overlap", options->overlap, "Each kernel once more with launches that overlap (sm_90 and later)");
     offer(app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str(), format_names());
