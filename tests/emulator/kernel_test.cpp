@@ -8,7 +8,6 @@
 #include "support/random_inputs.h"
 
 #include <normquant/geometry.h>
-#include <normquant/staged.cuh>
 
 #include <algorithm>
 #include <initializer_list>
@@ -181,21 +180,6 @@ void check_pairs(std::initializer_list<std::uint32_t> widths) {
 TEST_CASE("everything that a launch may ask for, in pairs, on narrow rows") { check_pairs({16, 80, 576}); }
 TEST_CASE("everything that a launch may ask for, in pairs, on wide rows") { check_pairs({2880, 7168, 16400, 32784}); }
 
-namespace {
-
-// Does this launch write the swizzled scales of rows by fours (staged.cuh)?
-bool by_fours(const OperatorCase& test, const Plan& plan) {
-    const Inputs& inputs = test.inputs;
-    if (plan.form != Form::staged || !test.problem.swizzled() || plan.threads_per_row < 32) return false;
-    const LaunchRows launched{inputs.rows, inputs.device_rows.has_value(), !test.arrangement.keep_padding};
-    const LaunchShape shape = launch_shape(plan, test.problem, launched, kMultiprocessors);
-    const auto rows = std::clamp<std::int64_t>(inputs.device_rows.value_or(inputs.rows), 0, inputs.rows);
-    const normquant::RowOrder order(static_cast<std::uint32_t>(rows), shape.blocks * shape.block_threads / plan.threads_per_row, true);
-    return order.fours_turns > 0;
-}
-
-}  // namespace
-
 TEST_CASE("everything that a launch may ask for, in pairs, on enough rows to write scales by fours of them") {
     std::uint64_t turn = 0;
     std::size_t fours[2] = {};  // with blocks of 16 and of 32
@@ -215,7 +199,7 @@ TEST_CASE("everything that a launch may ask for, in pairs, on enough rows to wri
                 if (const auto plan = plan_of(test.problem, arch, {.threads_per_row = more, .shared_limit = 40 << 10})) plans.push_back(*plan);
                 for (const Plan& plan : plans) {
                     check_case(test, plan, kTargets[turn % std::size(kTargets)]);
-                    fours[test.problem.block_size == 32] += by_fours(test, plan);
+                    fours[test.problem.block_size == 32] += scales_by_fours(test, plan, kMultiprocessors);
                 }
             }
         }

@@ -27,7 +27,9 @@
     X(cuGraphExecDestroy, 10000)               \
     X(cuGraphDestroy, 10000)                   \
     X(cuGraphGetNodes, 10000)                  \
-    X(cuGraphExecUpdate, 12000)
+    X(cuGraphExecUpdate, 12000)                \
+    X(cuGraphKernelNodeGetParams, 12000)       \
+    X(cuGraphExecKernelNodeSetParams, 12000)
 
 namespace nq::test {
 

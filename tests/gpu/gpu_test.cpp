@@ -14,9 +14,14 @@
 #include <normquant/geometry.h>
 #include <normquant/scale.cuh>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace nq;
@@ -86,6 +91,83 @@ void same_as_reference(const Problem& problem, const Inputs& inputs, const PlanO
     require_equal(run_device(problem, inputs, plan, offset), run_reference(problem, inputs, 0, DeviceTensors::kGarbage));
 }
 
+// Many rows at little cost: some of them again and again. Their number is a prime, so that rows that a slip might confuse differ.
+Inputs many_rows(const Problem& problem, std::int64_t rows, std::uint64_t seed) {
+    Inputs inputs = random_inputs(problem, std::min<std::int64_t>(rows, 509), Distribution::outliers, seed);
+    inputs.rows = rows;
+    for (Bytes* tensor : {&inputs.x, &inputs.residual}) {
+        const std::size_t some = tensor->size(), all = some == 0 ? 0 : static_cast<std::size_t>(rows) * problem.hidden * 2;
+        tensor->resize(all);
+        for (std::size_t at = some; at < all; at += some) std::memcpy(tensor->data() + at, tensor->data(), std::min(some, all - at));
+    }
+    return inputs;
+}
+
+class Stream {
+public:
+    Stream() { gpu().check(gpu().driver().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"); }
+    ~Stream() { gpu().driver().cuStreamDestroy(stream_); }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    operator CUstream() const { return stream_; }
+    void synchronize() const { gpu().check(gpu().driver().cuStreamSynchronize(stream_), "the stream"); }
+
+private:
+    CUstream stream_ = nullptr;
+};
+
+// What is captured on a stream, to be launched there. Its first node is that of the first launch.
+class Graph {
+public:
+    template <class Enqueue>
+    Graph(const Stream& stream, Enqueue enqueue) : stream_(stream) {
+        gpu().check(gpu().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+        enqueue();
+        gpu().check(gpu().cuStreamEndCapture(stream, &graph_), "cuStreamEndCapture");
+        instantiate();
+    }
+    ~Graph() {
+        gpu().cuGraphExecDestroy(exec_);
+        gpu().cuGraphDestroy(graph_);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+
+    void launch() const {
+        gpu().check(gpu().cuGraphLaunch(exec_, stream_), "cuGraphLaunch");
+        stream_.synchronize();
+    }
+    // To what another one does; false where the driver refuses.
+    bool update(const Graph& other) {
+        CUgraphExecUpdateResultInfo info{};
+        const CUresult result = gpu().cuGraphExecUpdate(exec_, other.graph_, &info);
+        if (result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE) return false;
+        gpu().check(result, "cuGraphExecUpdate");
+        return true;
+    }
+    // The same of its only node.
+    void take_parameters_of(const Graph& other) {
+        CUDA_KERNEL_NODE_PARAMS parameters{};
+        gpu().check(gpu().cuGraphKernelNodeGetParams(other.only_node(), &parameters), "cuGraphKernelNodeGetParams");
+        gpu().check(gpu().cuGraphExecKernelNodeSetParams(exec_, only_node(), &parameters), "cuGraphExecKernelNodeSetParams");
+    }
+
+private:
+    void instantiate() { gpu().check(gpu().cuGraphInstantiateWithFlags(&exec_, graph_, 0), "cuGraphInstantiate"); }
+    CUgraphNode only_node() const {
+        CUgraphNode node = nullptr;
+        std::size_t nodes = 0;
+        gpu().check(gpu().cuGraphGetNodes(graph_, nullptr, &nodes), "cuGraphGetNodes");
+        REQUIRE(nodes == 1);
+        gpu().check(gpu().cuGraphGetNodes(graph_, &node, &nodes), "cuGraphGetNodes");
+        return node;
+    }
+
+    const Stream& stream_;
+    CUgraph graph_ = nullptr;
+    CUgraphExec exec_ = nullptr;
+};
+
 Problem make_problem(std::uint32_t hidden, DType dtype, DType weight, std::uint32_t block, ScaleFormat format, ScaleLayout layout) {
     Problem problem;
     problem.hidden = hidden;
@@ -144,6 +226,71 @@ TEST_CASE("everything that a launch may ask for, in pairs") {
         const OperatorCase& test = cases[i];
         INFO(test.text);
         require_equal(run_device(test.problem, test.inputs, {}, i % 2 * 16, test.arrangement), expected_outputs(test, 0, DeviceTensors::kGarbage));
+    }
+}
+
+TEST_CASE("many rows, whose swizzled scales are written by fours") {
+    const Arch arch = *target_for(gpu().capability(), std::nullopt, {});
+    const auto multiprocessors = static_cast<std::uint32_t>(gpu().attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    struct Case {
+        Problem problem;
+        std::int64_t rows;
+        std::optional<std::int64_t> device_rows;
+    };
+    std::vector<Case> cases;
+    std::vector<Problem> problems;
+    const std::pair<std::uint32_t, std::int64_t> sizes[] = {{1024, 13037}, {2048, 6500}, {2880, 6500},
+                                                            {4096, 4500},  {7168, 4500}, {16384, 1300}};
+    for (const auto& [hidden, rows_of_132] : sizes) {
+        const std::int64_t rows = rows_of_132 * multiprocessors / 132;
+        for (const bool nv : {true, false}) {
+            const ScaleFormat format = nv ? ScaleFormat::e4m3 : ScaleFormat::ue8m0;
+            Problem plain = make_problem(hidden, DType::bf16, DType::bf16, nv ? 16 : 32, format, ScaleLayout::swizzled), everything = plain;
+            everything.op = Op::add_rmsnorm;
+            everything.y_out = true;
+            everything.scale_layout = ScaleLayout::both;
+            cases.push_back({plain, rows, {}});
+            cases.push_back({everything, rows, {}});
+            plain.device_rows = everything.device_rows = true;
+            cases.push_back({everything, rows, nv ? 0 : 127});
+            cases.push_back({nv ? plain : everything, rows, nv ? rows - 1 : rows / 2});
+        }
+    }
+    for (const Case& each : cases) problems.push_back(each.problem);
+    precompile(problems);
+    for (const Case& each : cases) {
+        OperatorCase test;
+        test.problem = each.problem;
+        test.inputs = many_rows(test.problem, each.rows, test.problem.hidden + 1);
+        if (each.device_rows) test.inputs.device_rows = static_cast<std::int32_t>(*each.device_rows);
+        INFO(canonical_text(test.problem) << " rows " << each.rows << ", on the device " << each.device_rows.value_or(each.rows));
+        const Plan plan = plans_for(test.problem, arch)[0];
+        // Where there are other plans, it may take more.
+        if (arch.name() == "sm_90" && !each.device_rows) CHECK(scales_by_fours(test, plan, multiprocessors));
+        require_equal(run_device(test.problem, test.inputs), expected_outputs(test, 0, DeviceTensors::kGarbage));
+    }
+}
+
+TEST_CASE("columns of a wider matrix") {
+    const Problem problem = nvfp4(1536, ScaleLayout::swizzled), wide = nvfp4(2112);
+    const nq_kernel* kernel = prepare(problem);
+    for (const std::int64_t rows : {3, 300, 1000}) {
+        const Inputs matrix = random_inputs(wide, rows, Distribution::outliers, 5);
+        const DeviceBuffer x(gpu(), matrix.x);
+        for (const std::size_t column : {0u, 576u}) {
+            Inputs inputs = random_inputs(problem, rows, Distribution::outliers, 6);
+            for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
+                std::memcpy(&inputs.x[r * 2 * problem.hidden], &matrix.x[2 * (r * wide.hidden + column)], 2 * problem.hidden);
+            const DeviceTensors device(gpu(), problem, inputs);
+            nq_tensors tensors = device.tensors();
+            tensors.x = static_cast<const unsigned char*>(x.data()) + 2 * column;
+            tensors.x_stride = wide.hidden;
+            ok(nq_launch(kernel, &tensors, nullptr));
+            gpu().check(gpu().cuCtxSynchronize(), "the launch");
+            INFO("rows " << rows << " column " << column);
+            require_equal(device.outputs(), run_reference(problem, inputs, 0, DeviceTensors::kGarbage));
+        }
+        REQUIRE(x.download() == matrix.x);
     }
 }
 
@@ -403,45 +550,144 @@ extern "C" __global__ void test(unsigned* wrong, unsigned first) {
     CHECK(wrong.download() == Bytes(8, 0));
 }
 
-TEST_CASE("a launch that overlaps waits for what the kernel before it writes late") {
+TEST_CASE("a launch that overlaps waits for what the kernel before it writes late, and for what that one still reads") {
     if (!features(*target_for(gpu().capability(), std::nullopt, {})).overlap) return;
-    // Lets its successor begin at once, waits a while, and writes then.
+    // Lets its successor begin at once, waits a while, and writes then. Last it looks at what its successor is to write.
     const TestKernel late(gpu(), R"(#include <normquant/types.cuh>
-extern "C" __global__ void test(uint4* to, const uint4* from, unsigned count) {
+using normquant::u32;
+struct Part { u32* to; const u32* from; u32 words; };
+struct Parts { Part written[5], read[4]; };
+extern "C" __global__ void test(Parts parts, u32* touched) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const long long start = clock64();
     while (clock64() - start < 200000) {}
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) to[i] = from[i];
+    const u32 first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+    for (const Part& part : parts.written)
+        for (u32 i = first; i < part.words; i += step) part.to[i] = part.from[i];
+    for (const Part& part : parts.read)
+        for (u32 i = first; i < part.words; i += step)
+            if (*static_cast<const volatile u32*>(part.to + i) != 0xababababu) atomicAdd(touched, 1u);
 })");
-    CUstream stream;
-    gpu().check(gpu().driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    struct Part {
+        CUdeviceptr to = 0, from = 0;
+        unsigned words = 0;
+    };
+    struct Parts {
+        Part written[5], read[4];
+    };
+    static_assert(DeviceTensors::kGarbage == 0xab && sizeof(Parts) == 9 * 24);
+    const Stream stream;
     for (const Op op : {Op::rmsnorm, Op::add_rmsnorm}) {
-        for (const std::int64_t rows : {1, 64, 400, 3000}) {
-            Problem problem = nvfp4(7168, ScaleLayout::swizzled);
-            problem.op = op;
-            problem.overlap = true;
-            const Inputs inputs = random_inputs(problem, rows, Distribution::outliers, 12);
-            const DeviceTensors device(gpu(), problem, inputs, {.constant_weight = true});
-            const nq_kernel* kernel = prepare(problem);
-            const nq_tensors tensors = device.tensors();
-            const DeviceBuffer source(gpu(), inputs.x);
-            const Outputs expected = run_reference(problem, inputs, 0, DeviceTensors::kGarbage);
-            for (int repeat = 0; repeat < 3; ++repeat) {
-                device.write();
-                device.x().fill(0x11);
-                CUdeviceptr to = device.x().address(), from = source.address();
-                unsigned count = static_cast<unsigned>(inputs.x.size() / 16);
-                void* arguments[] = {&to, &from, &count};
-                gpu().check(gpu().cuCtxSynchronize(), "uploads");
-                late.enqueue(8, 256, arguments, stream);
-                ok(nq_launch(kernel, &tensors, stream));
-                gpu().check(gpu().driver().cuStreamSynchronize(stream), "both");
-                INFO("rows " << rows);
-                require_equal(device.outputs(), expected);
+        for (const std::int64_t rows : {1, 64, 400, 1500}) {
+            for (const bool constant_weight : {true, false}) {
+                Problem problem = nvfp4(7168, ScaleLayout::both);
+                problem.op = op;
+                problem.overlap = problem.device_rows = problem.y_out = true;
+                Inputs inputs = random_inputs(problem, rows, Distribution::outliers, 12);
+                inputs.global_scale = 37.0f;
+                inputs.device_rows = static_cast<std::int32_t>(rows - rows / 3);
+                const DeviceTensors device(gpu(), problem, inputs, {.constant_weight = constant_weight});
+                const nq_tensors tensors = device.tensors();
+                const auto at = [](const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); };
+                // What is written late comes from here.
+                const DeviceBuffer x(gpu(), inputs.x), residual(gpu(), inputs.residual), weight(gpu(), inputs.weight);
+                const DeviceBuffer scale(gpu(), device.global_scale().download()), count(gpu(), device.device_rows().download());
+                const auto words = [](std::size_t bytes) { return static_cast<unsigned>(bytes / 4); };
+                Parts parts = {{{at(tensors.x), x.address(), words(inputs.x.size())},
+                                {at(tensors.residual), residual.address(), words(inputs.residual.size())},
+                                {at(tensors.weight), weight.address(), constant_weight ? 0 : words(inputs.weight.size())},
+                                {at(tensors.global_scale), scale.address(), 1},
+                                {at(tensors.device_rows), count.address(), 1}},
+                               {{at(tensors.fp4), 0, words(fp4_bytes(problem, rows))},
+                                {at(tensors.scales), 0, words(scale_bytes(problem, rows))},
+                                {at(tensors.scales_linear), 0, words(static_cast<std::size_t>(rows) * problem.blocks())},
+                                {at(tensors.y_out), 0, words(inputs.x.size())}}};
+                const DeviceBuffer touched(gpu(), Bytes(4, 0));
+                CUdeviceptr touched_at = touched.address();
+                void* arguments[] = {&parts, &touched_at};
+                const nq_kernel* kernel = prepare(problem);
+                const auto enqueue = [&] {
+                    late.enqueue(8, 256, arguments, stream);
+                    ok(nq_launch(kernel, &tensors, stream));
+                };
+                const Graph graph(stream, enqueue);
+                const Outputs expected = run_reference(problem, inputs, 0, DeviceTensors::kGarbage);
+                for (int repeat = 0; repeat < 4; ++repeat) {
+                    device.write();
+                    for (const Part& part : parts.written)
+                        if (part.words != 0) gpu().check(gpu().cuMemsetD8(part.to, 0x11, 4 * std::size_t{part.words}), "cuMemsetD8");
+                    gpu().check(gpu().cuCtxSynchronize(), "uploads");
+                    if (repeat % 2 == 0) enqueue();
+                    else graph.launch();
+                    stream.synchronize();
+                    INFO("rows " << rows << " added " << problem.adds() << " constant weight " << constant_weight << " repeat " << repeat);
+                    require_equal(device.outputs(), expected);
+                    REQUIRE(touched.download() == Bytes(4, 0));
+                }
             }
         }
     }
-    gpu().check(gpu().driver().cuStreamDestroy(stream), "cuStreamDestroy");
+}
+
+TEST_CASE("a chain of norms that overlap: each has the residual and the rows that the one before wrote") {
+    constexpr std::size_t kSteps = 24;
+    const Stream stream;
+    Problem problem = nvfp4(4096, ScaleLayout::swizzled);
+    problem.op = Op::add_rmsnorm;
+    problem.y_out = problem.overlap = true;
+    const nq_kernel* kernel = prepare(problem);
+    for (const std::int64_t rows : {1, 8, 300, 5000}) {  // a variant each, and many rows
+        const Inputs inputs = many_rows(problem, rows, 3);
+        std::vector<Outputs> expected;
+        std::vector<std::unique_ptr<DeviceBuffer>> fp4, scales;
+        Inputs step = inputs;
+        for (std::size_t s = 0; s < kSteps; ++s) {
+            expected.push_back(run_reference(problem, step, 0));
+            step.x = std::move(expected.back().y_out);
+            step.residual = std::move(expected.back().residual);
+            fp4.push_back(std::make_unique<DeviceBuffer>(gpu(), fp4_bytes(problem, rows)));
+            scales.push_back(std::make_unique<DeviceBuffer>(gpu(), scale_bytes(problem, rows)));
+        }
+        const DeviceBuffer even(gpu(), inputs.x), odd(gpu(), inputs.x), residual(gpu(), inputs.residual), weight(gpu(), inputs.weight);
+        static_assert(kSteps % 2 == 0);  // the last y is in `even`
+        const DeviceBuffer global_scale(gpu(), 4);
+        if (inputs.global_scale) gpu().check(gpu().driver().cuMemcpyHtoD(global_scale.address(), &*inputs.global_scale, 4), "cuMemcpyHtoD");
+        const auto enqueue = [&] {
+            for (std::size_t s = 0; s < kSteps; ++s) {
+                nq_tensors tensors = NQ_TENSORS_INIT;
+                tensors.flags = NQ_TENSORS_CONSTANT_WEIGHT;
+                tensors.rows = rows;
+                tensors.eps = inputs.eps;
+                tensors.x = (s % 2 == 0 ? even : odd).data();
+                tensors.y_out = (s % 2 == 0 ? odd : even).data();
+                tensors.residual = residual.data();
+                tensors.weight = weight.data();
+                tensors.global_scale = inputs.global_scale ? static_cast<const float*>(global_scale.data()) : nullptr;
+                tensors.fp4 = fp4[s]->data();
+                tensors.scales = scales[s]->data();
+                ok(nq_launch(kernel, &tensors, stream));
+            }
+        };
+        const Graph graph(stream, enqueue);
+        for (int repeat = 0; repeat < 4; ++repeat) {
+            even.upload(inputs.x);
+            odd.fill(0xff);
+            residual.upload(inputs.residual);
+            for (std::size_t s = 0; s < kSteps; ++s) fp4[s]->fill(0xab), scales[s]->fill(0xab);
+            gpu().check(gpu().cuCtxSynchronize(), "uploads");
+            if (repeat % 2 == 0) enqueue();
+            else graph.launch();
+            stream.synchronize();
+            INFO("rows " << rows << " repeat " << repeat);
+            for (std::size_t s = 0; s < kSteps; ++s) {
+                INFO("step " << s);
+                REQUIRE((fp4[s]->download() == expected[s].fp4));
+                REQUIRE((scales[s]->download() == expected[s].scales));
+            }
+            REQUIRE((even.download() == step.x));
+            REQUIRE((residual.download() == step.residual));
+        }
+    }
 }
 
 TEST_CASE("a captured launch reads row count, global scale and rows when it is replayed") {
@@ -501,6 +747,75 @@ TEST_CASE("a captured launch reads row count, global scale and rows when it is r
     gpu().check(gpu().cuGraphExecDestroy(exec), "cuGraphExecDestroy");
     for (const CUgraph g : {graph, changed}) gpu().check(gpu().cuGraphDestroy(g), "cuGraphDestroy");
     gpu().check(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+}
+
+TEST_CASE("a graph takes other pointers, other rows and another variant") {
+    Problem problem = nvfp4(4096, ScaleLayout::swizzled);
+    problem.op = Op::add_rmsnorm;
+    problem.y_out = true;
+    const nq_kernel* kernel = prepare(problem);
+    const Stream stream;
+    struct Call {
+        Inputs inputs;
+        DeviceTensors device;
+        Graph graph;
+        Call(const Problem& problem, const nq_kernel* kernel, const Stream& stream, std::int64_t rows, std::uint64_t seed)
+            : inputs(random_inputs(problem, rows, Distribution::outliers, seed)), device(gpu(), problem, inputs), graph(stream, [&] {
+                  const nq_tensors tensors = device.tensors();
+                  ok(nq_launch(kernel, &tensors, stream));
+              }) {}
+    };
+    // Many rows, as many elsewhere, a few more; fewer, which take another kernel; and so few that a cluster shares each.
+    Call many(problem, kernel, stream, 1000, 1);
+    const Call same(problem, kernel, stream, 1000, 2), more(problem, kernel, stream, 1100, 3), fewer(problem, kernel, stream, 300, 4),
+        few(problem, kernel, stream, 8, 5);
+    const auto does = [&](const Call& call) {
+        many.device.write();
+        call.device.write();
+        many.graph.launch();
+        require_equal(call.device.outputs(), run_reference(problem, call.inputs, 0, DeviceTensors::kGarbage));
+        if (&call != &many) REQUIRE(many.device.outputs().fp4 == Bytes(fp4_bytes(problem, 1000), DeviceTensors::kGarbage));
+    };
+    does(many);
+    for (const Call* call : {&same, &more, static_cast<const Call*>(&many)}) {
+        many.graph.take_parameters_of(call->graph);
+        does(*call);
+    }
+    for (const Call* call : {&same, &fewer, &more, static_cast<const Call*>(&many)}) {
+        REQUIRE(many.graph.update(call->graph));
+        does(*call);
+    }
+    // A driver may refuse to make a launch of clusters of one without; then nothing has changed.
+    if (many.graph.update(few.graph)) does(few);
+    else does(many);
+}
+
+TEST_CASE("a kernel is compiled and loaded by one thread while another captures") {
+    const Problem problem = nvfp4(4096), cold = nvfp4(4128);
+    const nq_kernel* kernel = prepare(problem);
+    const Inputs inputs = random_inputs(problem, 20, Distribution::normal, 4), others = random_inputs(cold, 20, Distribution::normal, 5);
+    const DeviceTensors device(gpu(), problem, inputs);
+    const nq_tensors tensors = device.tensors();
+    const Stream stream;
+    nq_status status = NQ_ERR_INTERNAL;
+    std::string error;
+    nq_kernel* prepared = nullptr;
+    const Graph graph(stream, [&] {
+        ok(nq_launch(kernel, &tensors, stream));
+        std::thread([&] {
+            const nq_problem c = problem_to_c(cold);
+            nq_prepare_options options = NQ_PREPARE_OPTIONS_INIT;
+            if (gpu().cuCtxSetCurrent(gpu().primary()) != CUDA_SUCCESS) return;
+            status = nq_prepare(context(), &c, &options, &prepared);
+            error = nq_last_error();
+        }).join();
+        ok(nq_launch(kernel, &tensors, stream));
+    });
+    INFO(error);
+    REQUIRE(status == NQ_OK);
+    graph.launch();
+    require_equal(device.outputs(), run_reference(problem, inputs, 0, DeviceTensors::kGarbage));
+    same_as_reference(cold, others);
 }
 
 TEST_CASE("stream capture") {

@@ -2,6 +2,8 @@
 
 #include "support/random_inputs.h"
 
+#include <normquant/staged.cuh>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -117,6 +119,16 @@ Outputs expected_outputs(const OperatorCase& test, unsigned threads, unsigned ch
         std::fill(expected.residual.begin() + live * 2 * test.problem.hidden, expected.residual.end(), garbage);
     }
     return expected;
+}
+
+bool scales_by_fours(const OperatorCase& test, const Plan& plan, std::uint32_t multiprocessors) {
+    const Inputs& inputs = test.inputs;
+    if (plan.form != Form::staged || !test.problem.swizzled() || plan.threads_per_row < 32) return false;
+    const LaunchRows launched{inputs.rows, inputs.device_rows.has_value(), !test.arrangement.keep_padding};
+    const LaunchShape shape = launch_shape(plan, test.problem, launched, multiprocessors);
+    const auto rows = std::clamp<std::int64_t>(inputs.device_rows.value_or(inputs.rows), 0, inputs.rows);
+    const normquant::RowOrder order(static_cast<std::uint32_t>(rows), shape.blocks * shape.block_threads / plan.threads_per_row, true);
+    return order.fours_turns > 0;
 }
 
 }  // namespace nq::test

@@ -1,6 +1,7 @@
 // Everything that a launch may ask for beyond the plain operator, in combinations.
 #pragma once
 
+#include "plan/plan.h"
 #include "support/arrangement.h"
 
 #include <string>
@@ -26,5 +27,8 @@ OperatorCase operator_case(std::uint32_t hidden, std::int64_t rows, const std::v
 
 // What the reference writes, and `garbage` where nothing is to be written.
 Outputs expected_outputs(const OperatorCase& test, unsigned threads, unsigned char garbage);
+
+// Does a launch write swizzled scales by fours of rows (staged.cuh)? It takes many.
+bool scales_by_fours(const OperatorCase& test, const Plan& plan, std::uint32_t multiprocessors);
 
 }  // namespace nq::test
