@@ -98,7 +98,9 @@ TEST_CASE("--inputs beats the rule of rows, where it can be done") {
     CHECK(figures({"--shape", "2048x1", "--inputs", "memory", "--part", "kernels"})["kernels"][0]["sets"] == 449);
     CHECK(figures({"--shape", "2048x65", "--inputs", "l2", "--part", "kernels"})["kernels"][0]["inputs"] == "l2");
     refused({"--shape", "16x1", "--inputs", "memory"}, "--inputs memory: 16x1 moves 73 bytes, too few");
-    refused({"--shape", "4096x64"}, "--inputs l2: 4096x64 moves");
+    refused({"--shape", "4096x64", "--inputs", "l2"}, "--inputs l2: 4096x64 moves");
+    // By the rule it would be l2, which is too small for it here.
+    CHECK(figures({"--shape", "4096x64", "--part", "kernels"})["kernels"][0]["inputs"] == "memory");
 }
 
 TEST_CASE("--threads adds plan overrides to what is chosen") {

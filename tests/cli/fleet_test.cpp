@@ -293,6 +293,11 @@ TEST_CASE("a bundle of other kernel sources is not used: doctor and the miss say
     fleet.build();
     CHECK(doctor() == "ok: " + counted);
     CHECK(fleet.serve("nvfp4", "swizzled").exit_code == 0);
+
+    Blob bytes = read(fleet.bundle);
+    bytes[bytes.size() - 64] ^= 1;  // in the last entry
+    save(fleet.bundle, bytes);
+    CHECK(doctor() == "warning: " + counted + ", 1 of them bad");
 }
 
 TEST_CASE("a directory of NORMQUANT_BUNDLES may keep kernels of other versions, beside some of this one") {

@@ -78,9 +78,9 @@ def main():
         GOLDEN.write_text(found)
     elif found != GOLDEN.read_text():
         sys.stdout.writelines(difflib.unified_diff(GOLDEN.read_text().splitlines(True), found.splitlines(True), "abi.txt", "normquant.h"))
-        sys.exit("Functions and enumerators may be added. Whatever else differs breaks programs that are compiled already, a field at the end\n"
-                 "of a structure too, as a library refuses structures shorter than its own. It needs another SONAME: another minor version\n"
-                 "while the major is 0, then another major. In either case, then: python3 tests/consumer/abi.py cc --update")
+        sys.exit("Functions and enumerators may be added. Whatever else differs breaks programs that are compiled already, a field at\n"
+                 "the end of a structure too, as a library refuses structures shorter than its own. It needs another SONAME: another minor\n"
+                 "version while the major is 0, then another major. In either case, then: python3 tests/consumer/abi.py cc --update")
 
 
 main()

@@ -1,23 +1,35 @@
-# Script mode: configures the project in SOURCE with ARGUMENTS (a|b|c), builds it, and runs its programs; both libraries
-# print the same. With CONFIGURE_ONLY, the first step alone.
+# Script mode: configures the project in SOURCE with ARGUMENTS (a|b|c), builds it, runs its programs, both libraries of which
+# print the same, and installs it. With CONFIGURE_ONLY it is not built.
 include(${CMAKE_CURRENT_LIST_DIR}/expect_quickstart.cmake)
 string(REPLACE "|" ";" ARGUMENTS "${ARGUMENTS}")
 unset(ENV{CMAKE_BUILD_TYPE})
 file(REMOVE_RECURSE ${OUT})
 execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${SOURCE} -B ${OUT} ${ARGUMENTS} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-if(CONFIGURE_ONLY)
+if(NOT CONFIGURE_ONLY)
+  execute_process(COMMAND ${CMAKE_COMMAND} --build ${OUT} OUTPUT_VARIABLE output RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${output}")
+  endif()
+  expect_quickstart(${OUT}/with_normquant)
+  expect_quickstart(${OUT}/with_normquant_static)
+endif()
+
+# A project that is installed does not install normquant with it, unless it asks for that: then all but the tool.
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${OUT} --prefix ${OUT}/prefix OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB_RECURSE installed RELATIVE ${OUT}/prefix ${OUT}/prefix/*)
+if(NOT INSTALLS)
+  if(installed)
+    message(FATAL_ERROR "installed: ${installed}")
+  endif()
   return()
 endif()
-execute_process(COMMAND ${CMAKE_COMMAND} --build ${OUT} OUTPUT_VARIABLE output RESULT_VARIABLE result)
-if(NOT result EQUAL 0)
-  message(FATAL_ERROR "${output}")
-endif()
-expect_quickstart(${OUT}/with_normquant)
-expect_quickstart(${OUT}/with_normquant_static)
-
-# A project that is installed does not install normquant with it, unless it asks for that.
-execute_process(COMMAND ${CMAKE_COMMAND} --install ${OUT} --prefix ${OUT}/prefix OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-file(GLOB_RECURSE installed ${OUT}/prefix/*)
-if(installed)
-  message(FATAL_ERROR "installed: ${installed}")
+foreach(expected include/normquant/normquant.h lib/libnormquant.so lib/libnormquant.a lib/pkgconfig/normquant.pc
+        lib/cmake/normquant/normquantConfig.cmake share/normquant/python/normquant.py)
+  list(FIND installed ${expected} place)
+  if(place EQUAL -1)
+    message(FATAL_ERROR "${expected} is not installed; what is: ${installed}")
+  endif()
+endforeach()
+if(installed MATCHES "bin/normquant|man1")
+  message(FATAL_ERROR "the tool is installed, which was not built: ${installed}")
 endif()

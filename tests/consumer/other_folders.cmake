@@ -3,8 +3,8 @@ include(${CMAKE_CURRENT_LIST_DIR}/expect_quickstart.cmake)
 string(REPLACE "|" ";" ARGUMENTS "${ARGUMENTS}")
 file(REMOVE_RECURSE ${OUT})
 function(configure)
-  execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${SOURCE} -B ${OUT} ${ARGUMENTS} -DNORMQUANT_BUILD_TESTS=OFF -DNORMQUANT_BUILD_TOOLS=OFF
-    -DCMAKE_INSTALL_PREFIX=/opt/normquant ${ARGN} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${SOURCE} -B ${OUT} ${ARGUMENTS}
+    -DNORMQUANT_BUILD_TESTS=OFF -DNORMQUANT_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX=/opt/normquant ${ARGN} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 # Outside of Debian's folders, normquant.py knows its library by a link, wherever the tree is moved.

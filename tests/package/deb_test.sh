@@ -35,8 +35,8 @@ SOURCE_DATE_EPOCH=1 "$CPACK" --config "$BUILD/CPackConfig.cmake" -G DEB -B "$out
 mv "$out"/cpack/*.deb "$debs"
 arch=$(dpkg --print-architecture)
 runtime=libnormquant$ABI
-same packages "libnormquant-dev_${VERSION}_$arch.deb ${runtime}_${VERSION}_$arch.deb normquant_${VERSION}_$arch.deb python3-normquant_${VERSION}_all.deb" \
-    "$(cd "$debs" && echo *.deb)"
+expected="libnormquant-dev_${VERSION}_$arch.deb ${runtime}_${VERSION}_$arch.deb normquant_${VERSION}_$arch.deb"
+same packages "$expected python3-normquant_${VERSION}_all.deb" "$(cd "$debs" && echo *.deb)"
 runtime_deb=$debs/${runtime}_${VERSION}_$arch.deb tools_deb=$debs/normquant_${VERSION}_$arch.deb
 development_deb=$debs/libnormquant-dev_${VERSION}_$arch.deb python_deb=$debs/python3-normquant_${VERSION}_all.deb
 same "what programs that are linked to the library need" "libnormquant $ABI $runtime (>= $VERSION)" \
@@ -75,7 +75,8 @@ done | tar -C / -cf - --files-from - | tar -C "$root" -xf - --no-same-owner --ke
 for package in $base; do dpkg-query -s "$package" | sed '/^Conffiles:/,/^[^ ]/{/^Conffiles:/d;/^ /d}'; echo; done >"$root/var/lib/dpkg/status"
 # Files, but for what the scripts and programs of others write for themselves.
 files_of_root() {
-    find "$root" -not -type d -not -path "*/var/lib/dpkg/*" -not -path '*/var/log/*' -not -path "*/usr/lib/python3.*" -not -name ld.so.cache | sort
+    find "$root" -not -type d -not -path "*/var/lib/dpkg/*" -not -path '*/var/log/*' -not -path "*/usr/lib/python3.*" \
+        -not -name ld.so.cache | sort
 }
 files_of_root >"$out/before"
 

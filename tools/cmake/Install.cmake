@@ -55,7 +55,8 @@ install(FILES ${PROJECT_BINARY_DIR}/normquant.pc DESTINATION ${CMAKE_INSTALL_LIB
 
 # normquant.py looks for the library beside itself, then where the loader does. Debian's python3 looks for it in one folder for all its
 # versions, and Debian's loader knows the library; elsewhere it has a link to the library beside it.
-set(NORMQUANT_PYTHON_DIR "" CACHE STRING "Where normquant.py is installed, absolute or under the prefix (default: share/normquant/python, or Debian's)")
+set(NORMQUANT_PYTHON_DIR "" CACHE STRING
+  "Where normquant.py is installed, absolute or under the prefix (default: share/normquant/python, or Debian's)")
 set(link_beside_module OFF)
 if(NOT NORMQUANT_PYTHON_DIR AND CMAKE_INSTALL_PREFIX STREQUAL /usr AND EXISTS /etc/debian_version)
   set(NORMQUANT_PYTHON_DIR lib/python3/dist-packages)

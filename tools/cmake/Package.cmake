@@ -1,5 +1,6 @@
-# Debian packages, one a component: libnormquant0.1, libnormquant-dev, python3-normquant, normquant. For CMAKE_INSTALL_PREFIX=/usr (preset: package), as the
-# folders of libraries and of zsh's completions go by it; cpack --config BUILD/CPackConfig.cmake, with SOURCE_DATE_EPOCH for equal bytes.
+# Debian packages, one a component: libnormquant0.1, libnormquant-dev, python3-normquant, normquant. For CMAKE_INSTALL_PREFIX=/usr (preset:
+# package), as the folders of libraries and of zsh's completions go by it; cpack --config BUILD/CPackConfig.cmake, with SOURCE_DATE_EPOCH
+# for equal bytes.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME normquant)
 set(CPACK_PACKAGE_CONTACT "The normquant developers" CACHE STRING "Who publishes the packages: Name <address>")
@@ -14,13 +15,13 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
+# The tool has the library in it, and needs no other package.
 set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS runtime)
 set(CPACK_COMPONENT_PYTHON_DEPENDS runtime)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS python3)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/tools/cmake/prerm)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-# The tool has the library in it, and needs no other package.
 
 # package(COMPONENT SECTION DESCRIPTION)
 function(package component section description)

@@ -21,7 +21,8 @@ constexpr const char* kBenchFooter =
     R"(Times one kernel launch, beside a floor kernel (reads and writes as many bytes as the operator does, no arithmetic; the faster
 of two), an empty kernel and a device copy that moves as many bytes. All of a shape are CUDA graphs that take turns in every
 round; figures are medians over the rounds. GB/s counts the bytes that must be read and written, without padding.
-Up to 64 rows are a decode step, whose rows lie in L2; more rotate through 4 times what L2 holds: the column `inputs` says which.
+Up to 64 rows are a decode step, whose rows lie in L2 if half of it holds them; others rotate through 4 times what L2 holds: the column
+`inputs` says which.
   layout     with an o: launches overlap
   of floor   the floor kernel's time over the kernel's: 1 is as fast as memory allows
   x floor    its inverse; x empty, x copy likewise
@@ -328,15 +329,17 @@ std::string as_text(const Json& json) {
 }
 
 Result<Json> time_kernels(const BenchOptions& options, Device& device, const Nvrtc& nvrtc,
-                          const std::vector<ShapeQuery>& queries) {
+                          std::vector<ShapeQuery> queries) {
     const auto context = create_context(options.cache_dir);
     if (!context) return context.error();
     const auto floor = FloorKernels::load(device, nvrtc, queries.front().problem);
     if (!floor) return floor.error();
     // Before anything takes its time.
-    for (const ShapeQuery& query : queries) {
-        if (const auto sets = sets_for(query, static_cast<std::uint64_t>(device.facts().l2_bytes)); !sets)
-            return sets.error();
+    const auto l2_bytes = static_cast<std::uint64_t>(device.facts().l2_bytes);
+    for (ShapeQuery& query : queries) {
+        // What decode has there, a small L2 does not hold.
+        if (options.inputs.empty() && query.inputs == InputsFrom::l2 && !sets_for(query, l2_bytes)) query.inputs = InputsFrom::memory;
+        if (const auto sets = sets_for(query, l2_bytes); !sets) return sets.error();
     }
     Json kernels = Json::array();
     std::size_t done = 0;
@@ -425,7 +428,8 @@ Command add_bench(CLI::App& parent) {
               ->delimiter(',')
               ->allow_extra_args(false),
           any_layout_names());
-    offer(app->add_option("--op", options->op, "rmsnorm, add_rmsnorm (the residual is updated in place)")->capture_default_str(), op_names());
+    offer(app->add_option("--op", options->op, "rmsnorm, add_rmsnorm (the residual is updated in place)")->capture_default_str(),
+          op_names());
     app->add_flag("--y-out", options->y_out, "The normed rows are written, too");
     app->add_flag("--overlap", options->overlap, "Each kernel once more with launches that overlap (sm_90 and later)");
     offer(app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str(), format_names());
@@ -433,7 +437,7 @@ Command add_bench(CLI::App& parent) {
     offer(app->add_option("--scale", options->scale, "e4m3 or ue8m0 scales, instead of the format's"), scale_names());
     offer(app->add_option("--dtype", options->dtype, "fp16, bf16")->capture_default_str(), dtype_names());
     offer(app->add_option("--weight-dtype", options->weight, "same (as --dtype), fp32")->capture_default_str(), weight_names());
-    offer(app->add_option("--inputs", options->inputs, "memory or l2: where launches find their rows (default: l2 up to 64 rows)"),
+    offer(app->add_option("--inputs", options->inputs, "memory or l2: where launches find their rows (default: l2 up to 64 rows, where it holds them)"),
           input_names());
     app->add_option("--threads", options->threads,
                     "all, or threads a row: plan overrides to time beside the plan that is chosen");

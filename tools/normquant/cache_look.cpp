@@ -289,7 +289,8 @@ Command add_cache_list(CLI::App& cache) {
     CLI::App* app = cache.add_subcommand("list", "Every entry: key, target, bytes, age, problem");
     add_kernel_filter(*app, options->filter);
     add_age_filter(*app, options->filter);
-    offer(app->add_option("--sort", options->sort, "age, size, arch, problem or key, the least first")->capture_default_str(), column_names());
+    offer(app->add_option("--sort", options->sort, "age, size, arch, problem or key, the least first")->capture_default_str(),
+          column_names());
     app->add_flag("--reverse", options->reverse, "The greatest first");
     add_view_options(*app, options->view);
     app->footer(kListFooter);

@@ -279,15 +279,15 @@ void check_layer(const Place& layer, Findings& findings) {
     if (!layer.bundle && !check_directories(layer.path, /*written=*/false, findings)) return;
     const Contents found = contents_of(layer);
     const std::string text = fmt::format("{} {}, {} entries", name(layer.kind), layer.path, found.entries);
-    const std::string foreign = " of other kernel sources than this library has: never used";
     const std::string again = fmt::format("make it again: this version's normquant warmup, with what it was made from and {} {}",
                                           layer.bundle ? "--bundle" : "--cache-dir", layer.path);
-    if (found.bad != 0) {
+    if (found.foreign != 0 && found.foreign + found.bad == found.entries) {
+        findings.problem("layer", text + ", all of other kernel sources than this library has: never used", again);
+    } else if (found.bad != 0) {
         findings.warning("layer", fmt::format("{}, {} of them bad", text, found.bad), "look with normquant cache verify, and make them again");
-    } else if (found.entries != 0 && found.foreign == found.entries) {
-        findings.problem("layer", text + ", all" + foreign, again);
     } else if (found.foreign != 0 && layer.bundle) {
-        findings.warning("layer", fmt::format("{}, {} of them{}", text, found.foreign, foreign), again);
+        findings.warning("layer", fmt::format("{}, {} of them of other kernel sources than this library has: never used", text, found.foreign),
+                         again);
     } else {  // a directory keeps what several versions have made
         findings.ok("layer", text);
     }
@@ -302,15 +302,17 @@ void check_cache(const ContextConfig& config, const Environment& environment, Fi
     }
     if (view->root_path().empty()) {
         const bool chosen = environment.cache_dir.has_value();
-        const std::string none = chosen ? "none: NORMQUANT_CACHE_DIR is empty; " : "none: no home directory is known; ";
-        const std::string remedy = chosen ? "unset NORMQUANT_CACHE_DIR" : "set NORMQUANT_CACHE_DIR or HOME";
         if (config.jit) {
-            findings.warning("cache directory", none + "every process compiles for itself", remedy + ", unless this is meant to be so");
+            findings.warning(
+                "cache directory",
+                chosen ? "none: NORMQUANT_CACHE_DIR is empty; every process compiles for itself"
+                       : "none: no home directory is known; every process compiles for itself",
+                chosen ? "unset NORMQUANT_CACHE_DIR, unless this is meant to be so" : "set NORMQUANT_CACHE_DIR or HOME");
         } else if (config.cache.layers.empty()) {
-            findings.problem("cache directory", none + "NORMQUANT_BUNDLES names nothing, and NORMQUANT_JIT is off: no kernel can be had",
-                             "set NORMQUANT_BUNDLES, or " + remedy);
+            findings.problem("cache directory", "none, NORMQUANT_BUNDLES names nothing, and NORMQUANT_JIT is off: no kernel can be had",
+                             "set NORMQUANT_BUNDLES or NORMQUANT_CACHE_DIR");
         } else {
-            findings.ok("cache directory", none + "kernels are those of NORMQUANT_BUNDLES alone, for NORMQUANT_JIT is off");
+            findings.ok("cache directory", "none: kernels are those of NORMQUANT_BUNDLES alone, for NORMQUANT_JIT is off");
         }
         return;
     }

@@ -66,7 +66,7 @@ Outcome read_defaults(const Json& document, ProblemLists& lists) {
     if (is_dry_run(document)) return Unit{};
     for (const auto& [key, value] : document.items()) {
         if (key == "problems") continue;
-        if (const Outcome read = read_option(key, value, lists, "problems, "); !read) return read;
+        if (Outcome read = read_option(key, value, lists, "problems, "); !read) return read;
     }
     return Unit{};
 }

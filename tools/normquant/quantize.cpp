@@ -323,7 +323,8 @@ Command add_quantize(CLI::App& parent) {
     offer(app->add_option("--format", options->format, "nvfp4 or mxfp4")->capture_default_str(), format_names());
     offer(app->add_option("--block", options->block, "16 or 32 elements a scale, instead of the format's"), block_names());
     offer(app->add_option("--scale", options->scale, "e4m3 or ue8m0 scales, instead of the format's"), scale_names());
-    offer(app->add_option("--layout", options->layout, "linear, or swizzled (128x4 tiles, as tensor cores read them)")->capture_default_str(),
+    offer(app->add_option("--layout", options->layout, "linear, or swizzled (128x4 tiles, as tensor cores read them)")
+              ->capture_default_str(),
           layout_names());
     offer(app->add_option("--dtype", options->dtype,
                           "fp16 or bf16: what float32 is rounded to and raw 16-bit data is (default: bf16 for float32)"),
