@@ -142,19 +142,20 @@ Outcome check_overlap(const Problem& problem, const nq_tensors& t, const Layout&
         {"global_scale", t.global_scale, kFloatBytes, 0, 1, false},
         {"device_rows", t.device_rows, sizeof(std::int32_t), 0, 1, false},
     };
-    const auto compare = [](const Tensor& output, const Tensor& other) -> Outcome {
-        if (other.address == nullptr || !certainly_overlap(output.memory(), other.memory())) return Unit{};
+    const auto compare = [](const Tensor& output, const MemoryRows& memory, const Tensor& other) -> Outcome {
+        if (other.address == nullptr || !certainly_overlap(memory, other.memory())) return Unit{};
         return refuse(output.field, fmt::format("{}, which overlaps nq_tensors.{} at {}", output.address, other.field, other.address),
                       "memory that no other tensor uses");
     };
     const std::int64_t batches = t.batch_rows == 0 ? 1 : std::min((t.rows - 1) / t.batch_rows + 1, kComparedBatches);
     for (auto output = std::begin(tensors); output->written; ++output) {
         if (output->address == nullptr) continue;
+        const MemoryRows memory = output->memory();
         for (auto other = output + 1; other != std::end(tensors); ++other) {
-            if (Outcome apart = compare(*output, *other); !apart) return apart;
+            if (Outcome apart = compare(*output, memory, *other); !apart) return apart;
         }
         for (std::int64_t batch = 1; batch < batches; ++batch) {
-            if (Outcome apart = compare(*output, x_batch(batch)); !apart) return apart;
+            if (Outcome apart = compare(*output, memory, x_batch(batch)); !apart) return apart;
         }
     }
     return Unit{};
