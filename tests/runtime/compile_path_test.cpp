@@ -77,6 +77,16 @@ std::size_t entry_count(const std::string& root) {
     return count;
 }
 
+// As where nothing may be compiled, or could be. `bundle` outlives them.
+nq_context_options serving_options(const Fixture& world, const std::string& bundle) {
+    nq_context_options options = world.options();
+    options.jit = NQ_JIT_OFF;
+    options.cache_dir = "";
+    options.bundles = bundle.c_str();
+    options.nvrtc = "/nowhere/libnvrtc.so";
+    return options;
+}
+
 // Everything in the root, as one file.
 void export_bundle(const std::string& root, const std::string& path) {
     nq::Logger log(nullptr, nullptr, NQ_LOG_OFF);
@@ -333,11 +343,7 @@ TEST_CASE("a bundle serves without NVRTC and without a root; what it lacks is na
         REQUIRE(prepare_on(builder.get(), 7168, nullptr) == NQ_OK);
         keys.assign(compiles.keys.end() - 2, compiles.keys.end());
     }
-    nq_context_options options = world.options();
-    options.jit = NQ_JIT_OFF;
-    options.cache_dir = "";
-    options.bundles = bundle.c_str();
-    options.nvrtc = "/nowhere/libnvrtc.so";
+    nq_context_options options = serving_options(world, bundle);
     const ContextPtr served = world.create(options);
     const int compiled = world.nvrtc.compiles;
     CHECK(prepare_on(served.get(), 4096, world.stream) == NQ_OK);
@@ -404,11 +410,7 @@ TEST_CASE("a process that prepared its problems from a bundle compiles nothing a
         REQUIRE(nq_precompile(builder.get(), problems.data(), problems.size(), archs, 1, 0, nullptr, nullptr) == NQ_OK);
         export_bundle(world.cache_dir, bundle);
     }
-    nq_context_options options = world.options();
-    options.jit = NQ_JIT_OFF;
-    options.cache_dir = "";
-    options.bundles = bundle.c_str();
-    options.nvrtc = "/nowhere/libnvrtc.so";
+    nq_context_options options = serving_options(world, bundle);
     const ContextPtr served = world.create(options);
     const int compiled = world.nvrtc.compiles;
     std::vector<nq_kernel*> kernels;
