@@ -5,6 +5,7 @@
 #include "plan/plan.h"
 #include "problem/arch.h"
 #include "problem/problem.h"
+#include "runtime/choose.h"
 #include "runtime/cubin.h"
 #include "support/result.h"
 
@@ -94,7 +95,7 @@ public:
     const Problem& problem() const { return problem_; }
     const Device& device() const { return device_; }
     bool overlaps() const { return overlaps_; }  // with the kernel before it
-    std::int64_t split_blocks() const { return split_blocks_; }  // a row, in its variant
+    const RowLimits& row_limits() const { return row_limits_; }
     const Loaded& variant(Variant variant) const { return *by_variant_[static_cast<std::size_t>(variant)]; }
 
 private:
@@ -110,7 +111,7 @@ private:
     Device device_;
     Arch arch_;
     bool overlaps_ = false;
-    std::int64_t split_blocks_ = 1;
+    RowLimits row_limits_;
     std::vector<std::shared_ptr<const Loaded>> loaded_;
     std::array<const Loaded*, kVariants> by_variant_{};  // every variant, those that do not exist by the nearest that does
 };

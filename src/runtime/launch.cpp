@@ -1,6 +1,5 @@
 #include "runtime/launch.h"
 
-#include "runtime/choose.h"
 #include "runtime/tensors.h"
 
 #include <normquant/params.h>
@@ -32,8 +31,7 @@ Outcome launch(const Kernel& kernel, const nq_tensors* tensors, CUstream stream)
 
     const Layout layout(problem, t);
     const bool zero_padding = problem.swizzled() && (t.flags & NQ_TENSORS_KEEP_PADDING) == 0;
-    const Kernel::Loaded& variant =
-        kernel.variant(choose_variant(t.rows, kernel.split_blocks(), kernel.device().multiprocessors, is_aligned32(t, layout)));
+    const Kernel::Loaded& variant = kernel.variant(choose_variant(t.rows, kernel.row_limits(), is_aligned32(t, layout)));
 
     normquant::Params params{};
     params.x = t.x;

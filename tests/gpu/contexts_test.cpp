@@ -160,9 +160,9 @@ void break_context(const TestKernel& kernel, CUstream stream) {
 TEST_CASE("threads launch one kernel, each on a stream of its own") {
     const auto gpu = Gpu::open_or_skip();
     const ContextPtr context = create();
-    const Problem problem = some_problem();
+    const Problem problem = some_problem(8192);
     const nq_kernel* kernel = prepare(context.get(), problem);
-    constexpr std::int64_t kRows[] = {1, 8, 80, 100, 300, 528, 529, 1000};  // every variant
+    constexpr std::int64_t kRows[] = {1, 8, 40, 80, 300, 800, 1000, 1300};  // every variant
     std::vector<std::unique_ptr<Call>> calls;
     for (const std::int64_t rows : kRows) calls.push_back(std::make_unique<Call>(*gpu, problem, rows, static_cast<std::uint64_t>(rows)));
     on_threads(8, [&](int i) {

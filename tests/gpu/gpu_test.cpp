@@ -9,6 +9,7 @@
 #include "support/operator_cases.h"
 #include "support/problems.h"
 #include "support/random_inputs.h"
+#include "support/row_limits.h"
 #include "support/temp_directory.h"
 
 #include <normquant/geometry.h>
@@ -32,6 +33,10 @@ namespace {
 const Gpu& gpu() {
     static const std::unique_ptr<Gpu> instance = Gpu::open_or_skip();
     return *instance;
+}
+
+RowLimits limits_of(const Problem& problem) {
+    return row_limits_of(problem, *target_for(gpu().capability(), std::nullopt, {}), gpu().attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
 }
 
 nq_context* context() {
@@ -211,12 +216,12 @@ TEST_CASE("every type, block, scale format and layout, over every distribution")
 }
 
 TEST_CASE("everything that a launch may ask for, in pairs") {
-    constexpr std::int64_t kRows[] = {3, 131, 700};
     std::vector<OperatorCase> cases;
     for (const std::uint32_t hidden : {80u, 512u, 2880u, 7168u, 16400u, 32784u}) {
         for (const auto& choice : pairwise(operator_factors())) {
-            const std::uint64_t turn = cases.size() / std::size(kRows);
-            for (const std::int64_t rows : kRows) cases.push_back(operator_case(hidden, rows, choice, turn));
+            const std::uint64_t turn = cases.size() / 3;
+            const std::int64_t most = limits_of(operator_case(hidden, 0, choice, turn).problem).latency;
+            for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{131}, most + 41}) cases.push_back(operator_case(hidden, rows, choice, turn));
         }
     }
     std::vector<Problem> problems;
@@ -274,7 +279,7 @@ TEST_CASE("many rows, whose swizzled scales are written by fours") {
 TEST_CASE("columns of a wider matrix") {
     const Problem problem = nvfp4(1536, ScaleLayout::swizzled), wide = nvfp4(2112);
     const nq_kernel* kernel = prepare(problem);
-    for (const std::int64_t rows : {3, 300, 1000}) {
+    for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{300}, limits_of(problem).latency + 1}) {
         const Inputs matrix = random_inputs(wide, rows, Distribution::outliers, 5);
         const DeviceBuffer x(gpu(), matrix.x);
         for (const std::size_t column : {0u, 576u}) {
@@ -315,7 +320,9 @@ TEST_CASE("row counts around tiles, blocks and the change of variant") {
     for (const std::uint32_t hidden : {16u, 80u, 4096u}) {
         for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::swizzled}) {
             const Problem problem = nvfp4(hidden, layout);
-            for (const std::int64_t rows : {0, 1, 2, 7, 127, 128, 129, 263, 264, 265, 1000}) {
+            const RowLimits limits = limits_of(problem);
+            for (const std::int64_t rows : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{7}, std::int64_t{127}, std::int64_t{128},
+                                            std::int64_t{129}, limits.split, limits.split + 1, limits.latency, limits.latency + 1}) {
                 same_as_reference(problem, random_inputs(problem, rows, Distribution::outliers, static_cast<std::uint64_t>(rows)));
             }
         }
@@ -368,7 +375,7 @@ TEST_CASE("every form gives the same bytes: few rows, many rows, clusters, less 
 
 TEST_CASE("a row's bytes are the same alone and in a batch") {
     const Problem problem = nvfp4(7168);
-    const Inputs batch = random_inputs(problem, 513, Distribution::outliers, 9);
+    const Inputs batch = random_inputs(problem, limits_of(problem).latency + 1, Distribution::outliers, 9);
     const Outputs together = run_device(problem, batch);
     for (const std::size_t row : {0u, 100u, 512u}) {
         Inputs alone = batch;
@@ -766,15 +773,16 @@ TEST_CASE("a graph takes other pointers, other rows and another variant") {
               }) {}
     };
     // Many rows, as many elsewhere, a few more; fewer, which take another kernel; and so few that a cluster shares each.
-    Call many(problem, kernel, stream, 1000, 1);
-    const Call same(problem, kernel, stream, 1000, 2), more(problem, kernel, stream, 1100, 3), fewer(problem, kernel, stream, 300, 4),
+    const std::int64_t rows = limits_of(problem).latency + 1;
+    Call many(problem, kernel, stream, rows, 1);
+    const Call same(problem, kernel, stream, rows, 2), more(problem, kernel, stream, rows + 100, 3), fewer(problem, kernel, stream, 300, 4),
         few(problem, kernel, stream, 8, 5);
     const auto does = [&](const Call& call) {
         many.device.write();
         call.device.write();
         many.graph.launch();
         require_equal(call.device.outputs(), run_reference(problem, call.inputs, 0, DeviceTensors::kGarbage));
-        if (&call != &many) REQUIRE(many.device.outputs().fp4 == Bytes(fp4_bytes(problem, 1000), DeviceTensors::kGarbage));
+        if (&call != &many) REQUIRE(many.device.outputs().fp4 == Bytes(fp4_bytes(problem, rows), DeviceTensors::kGarbage));
     };
     does(many);
     for (const Call* call : {&same, &more, static_cast<const Call*>(&many)}) {

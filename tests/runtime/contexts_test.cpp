@@ -56,7 +56,7 @@ std::size_t count_loaded(const FakeCuda& cuda) {
 
 TEST_CASE("a kernel takes target, multiprocessors and shared memory from its own device") {
     Fixture world;
-    world.cuda.devices = {{9, 0, 132}, {9, 0, 7}};
+    world.cuda.devices = {{9, 0, 132}, {9, 0, 2}};
     const ContextPtr context = world.create();
     const CUstream other = world.cuda.add_stream(world.cuda.add_context(1));
     const nq_problem problem = make_problem();
@@ -76,13 +76,13 @@ TEST_CASE("a kernel takes target, multiprocessors and shared memory from its own
     CHECK(allowed(0, kKernels) == 0);
     CHECK(allowed(1, kKernels) == 1);
 
-    // Alternating: 100000 rows in blocks that stay, one a multiprocessor; 80 rows are few for 132 of them, and many for 7.
+    // Alternating: 100000 rows in blocks that stay, one a multiprocessor; 49 rows are few for 132 of them, and many for 2.
     for (int turn = 0; turn < 2; ++turn) {
-        const nq_tensors many = make_tensors(100'000), few = make_tensors(80);
+        const nq_tensors many = make_tensors(100'000), few = make_tensors(49);
         REQUIRE(nq_launch(here, &many, world.stream) == NQ_OK);
         CHECK(world.cuda.launches.back().config.gridDimX == 132);
         REQUIRE(nq_launch(there, &many, other) == NQ_OK);
-        CHECK(world.cuda.launches.back().config.gridDimX == 7);
+        CHECK(world.cuda.launches.back().config.gridDimX == 2);
         REQUIRE(nq_run(context.get(), &problem, &few, world.stream) == NQ_OK);
         CHECK(contains(world.cuda.launches.back().image, "split"));
         REQUIRE(nq_run(context.get(), &problem, &few, other) == NQ_OK);

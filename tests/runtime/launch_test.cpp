@@ -1,7 +1,7 @@
 // nq_launch: what reaches the driver, and what is refused before it.
 #include "fixture.h"
-#include "runtime/choose.h"
 #include "runtime/overlap.h"
+#include "support/row_limits.h"
 
 #include <algorithm>
 #include <array>
@@ -64,18 +64,48 @@ nq_tensors make_everything(std::int64_t rows) {
 }  // namespace
 
 TEST_CASE("the choice of a variant") {
-    CHECK(nq::choose_variant(1, 4, 132, true) == nq::Variant::split);
-    CHECK(nq::choose_variant(82, 4, 132, false) == nq::Variant::split);
-    CHECK(nq::choose_variant(83, 4, 132, false) == nq::Variant::latency);
-    CHECK(nq::choose_variant(528, 4, 132, true) == nq::Variant::latency_32b);
-    CHECK(nq::choose_variant(529, 4, 132, true) == nq::Variant::throughput_32b);
-    CHECK(nq::choose_variant(0x7fffffff, 1, 132, false) == nq::Variant::throughput);
-    CHECK(nq::choose_variant(std::numeric_limits<std::int64_t>::max(), 1, 132, false) == nq::Variant::throughput);
+    constexpr nq::RowLimits limits{.split = 49, .latency = 528};
+    CHECK(nq::choose_variant(1, limits, true) == nq::Variant::split);
+    CHECK(nq::choose_variant(49, limits, false) == nq::Variant::split);
+    CHECK(nq::choose_variant(50, limits, false) == nq::Variant::latency);
+    CHECK(nq::choose_variant(528, limits, true) == nq::Variant::latency_32b);
+    CHECK(nq::choose_variant(529, limits, true) == nq::Variant::throughput_32b);
+    CHECK(nq::choose_variant(std::numeric_limits<std::int64_t>::max(), limits, false) == nq::Variant::throughput);
+}
+
+TEST_CASE("the rows for which a variant is the fastest") {
+    const auto limits = [](std::uint32_t hidden, const char* target, nq::Op op = nq::Op::rmsnorm) {
+        nq::Problem problem;
+        problem.hidden = hidden;
+        problem.op = op;
+        return row_limits_of(problem, *nq::parse_arch(target), 132);
+    };
+    // What was measured lies on the right side: the last rows at which one form was faster, the first at which the next one was.
+    CHECK(limits(4096, "sm_90").split >= 32);
+    CHECK(limits(7168, "sm_90").split < 64);
+    CHECK(limits(7168, "sm_90", nq::Op::add_rmsnorm).split >= 64);
+    struct Measured {
+        std::uint32_t hidden;
+        std::int64_t latency, throughput;
+    };
+    for (const Measured& m : {Measured{1024, 3168, 5000}, {2048, 3168, 4224}, {4096, 3168, 5000}, {5120, 1056, 2112}, {7168, 1056, 3168},
+                              {8192, 792, 1056}, {16384, 400, 792}}) {
+        INFO(m.hidden);
+        CHECK(limits(m.hidden, "sm_90").latency >= m.latency);
+        CHECK(limits(m.hidden, "sm_90").latency < m.throughput);
+    }
+    CHECK(limits(4096, "sm_80").latency == 4 * 132);
+    for (const char* target : {"sm_80", "sm_90", "sm_120f"}) {
+        for (std::uint32_t hidden = 1024; hidden <= 131072; hidden += 16) {
+            const nq::RowLimits found = limits(hidden, target);
+            CHECK((0 < found.split && found.split < found.latency && found.latency <= 24 * 132));
+        }
+    }
 }
 
 TEST_CASE("a launch is one driver call with these arguments") {
     Prepared world;
-    nq_tensors tensors = make_tensors(1000);
+    nq_tensors tensors = make_tensors(4000);
     tensors.eps = 1e-5f;
     tensors.x_stride = 4104;
     tensors.fp4_stride = 2056;
@@ -85,9 +115,8 @@ TEST_CASE("a launch is one driver call with these arguments") {
 
     nq_plan plan = NQ_PLAN_INIT;
     REQUIRE(nq_plan_query(&world.problem, "sm_90", NQ_VARIANT_THROUGHPUT, 0, &plan) == NQ_OK);
-    // A block an SM takes rows in two turns, and four of eight groups do for that.
     CHECK(plan.rows_per_block == 8);
-    CHECK(launch.config.gridDimX == 125);
+    CHECK(launch.config.gridDimX == 132);
     CHECK(launch.config.gridDimY == 1);
     CHECK(launch.config.gridDimZ == 1);
     CHECK(launch.config.blockDimX == 512);
@@ -103,7 +132,7 @@ TEST_CASE("a launch is one driver call with these arguments") {
     CHECK(launch.params.scale_linear == tensors.scales);
     CHECK(launch.params.x_stride == 4104);
     CHECK(launch.params.fp4_stride == 2056);
-    CHECK(launch.params.rows == 1000);
+    CHECK(launch.params.rows == 4000);
     CHECK(launch.params.eps == 1e-5f);
     CHECK(launch.params.zero_padding == 0);
     CHECK(launch.params.scale_swizzled == nullptr);
@@ -232,12 +261,12 @@ TEST_CASE("strides of 0 are contiguous rows") {
 
 TEST_CASE("rows choose the variant") {
     Prepared world;  // 132 multiprocessors
-    CHECK(contains(world.launched(make_tensors(82)).image, "split"));
-    CHECK(world.cuda.launches.back().config.gridDimX == 82);
+    CHECK(contains(world.launched(make_tensors(49)).image, "split"));
+    CHECK(world.cuda.launches.back().config.gridDimX == 49);
     CHECK(world.cuda.launches.back().config.gridDimY == 4);
-    CHECK(contains(world.launched(make_tensors(83)).image, "latency"));
-    CHECK(contains(world.launched(make_tensors(528)).image, "latency"));
-    CHECK(contains(world.launched(make_tensors(529)).image, "throughput"));
+    CHECK(contains(world.launched(make_tensors(50)).image, "latency"));
+    CHECK(contains(world.launched(make_tensors(24 * 132)).image, "latency"));
+    CHECK(contains(world.launched(make_tensors(24 * 132 + 1)).image, "throughput"));
 }
 
 TEST_CASE("32-byte loads are used where everything is aligned to them") {
