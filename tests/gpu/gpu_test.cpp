@@ -863,6 +863,7 @@ TEST_CASE("stream capture") {
         for (const unsigned poison : {0x7fu, 0xffu}) {
             fp4.fill(static_cast<unsigned char>(poison));
             scales.fill(static_cast<unsigned char>(poison));
+            gpu().check(gpu().cuCtxSynchronize(), "fills");  // the stream does not wait for the legacy one
             gpu().check(gpu().cuGraphLaunch(exec, stream), "cuGraphLaunch");
             gpu().check(driver.cuStreamSynchronize(stream), "the graph");
             REQUIRE(fp4.download() == expected.fp4);
