@@ -7,8 +7,8 @@ namespace nq {
 
 // Not empty: rows > 0, row_bytes > 0, stride >= row_bytes where there is more than one row. Within the address space.
 struct MemoryRows {
-    std::uintptr_t first = 0;
-    std::uint64_t row_bytes = 0, stride = 0, rows = 1;
+    std::uintptr_t first;
+    std::uint64_t row_bytes, stride, rows;
 
     constexpr std::uintptr_t end() const { return first + (rows - 1) * stride + row_bytes; }
     constexpr bool dense() const { return rows == 1 || stride == row_bytes; }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
 #include <utility>
 
 namespace nq {
@@ -35,18 +34,16 @@ struct Pointer {
     const char* excluded_when;
 };
 
-Outcome check_pointer(const Pointer& p, std::int64_t rows, Memory memory) {
-    if (p.need == Need::excluded && p.address != nullptr) {
-        return refuse(p.field, fmt::format("{}", p.address), fmt::format("NULL {}", p.excluded_when));
-    }
-    if (p.need == Need::required && p.address == nullptr && rows > 0) {
-        return refuse(p.field, "NULL", memory == Memory::device ? "a device pointer" : "a host pointer");
-    }
-    if (memory == Memory::device && reinterpret_cast<std::uintptr_t>(p.address) % p.alignment != 0) {
-        return refuse(p.field, fmt::format("{}", p.address),
-                      fmt::format("addresses that are multiples of {} bytes", p.alignment), NQ_ERR_MISALIGNED);
-    }
-    return Unit{};
+bool fits(const Pointer& p, std::int64_t rows, Memory memory) {
+    if (p.address == nullptr) return p.need != Need::required || rows == 0;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(p.address) % p.alignment == 0;
+    return p.need != Need::excluded && (memory == Memory::host || aligned);
+}
+
+Error refusal(const Pointer& p, Memory memory) {
+    if (p.address == nullptr) return refuse(p.field, "NULL", memory == Memory::device ? "a device pointer" : "a host pointer");
+    if (p.need == Need::excluded) return refuse(p.field, fmt::format("{}", p.address), fmt::format("NULL {}", p.excluded_when));
+    return refuse(p.field, fmt::format("{}", p.address), fmt::format("addresses that are multiples of {} bytes", p.alignment), NQ_ERR_MISALIGNED);
 }
 
 // A row stride in units of `unit` bytes; 0 stands for `width`.
@@ -59,24 +56,23 @@ struct Stride {
     Need need;
 };
 
-Outcome check_stride(const Stride& s, std::int64_t rows, Memory memory) {
-    if (s.value == 0) return Unit{};
-    if (s.need == Need::excluded) return refuse(s.field, fmt::format("{}", s.value), "0 without its tensor");
-    const auto step = static_cast<std::int64_t>(memory == Memory::device ? s.alignment / s.unit : 1);
-    const auto refused = [&](nq_status status) {
-        return refuse(
-            s.field, fmt::format("{}", s.value),
-            fmt::format("0, or multiples of {} from {} with which all rows are within 2^63 bytes", step, s.width),
-            status);
-    };
-    if (s.value < s.width) return refused(NQ_ERR_INVALID_ARGUMENT);
-    if (s.value % step != 0) return refused(NQ_ERR_MISALIGNED);
+std::int64_t step(const Stride& s, Memory memory) {
+    return static_cast<std::int64_t>(memory == Memory::device ? s.alignment / s.unit : 1);
+}
+
+bool fits(const Stride& s, std::int64_t rows, Memory memory) {
+    if (s.value == 0) return true;
     std::int64_t bytes = 0;
-    if (__builtin_mul_overflow(s.value, static_cast<std::int64_t>(s.unit), &bytes) ||
-        __builtin_mul_overflow(bytes, std::max<std::int64_t>(rows, 1), &bytes)) {
-        return refused(NQ_ERR_INVALID_ARGUMENT);
-    }
-    return Unit{};
+    return s.need != Need::excluded && s.value >= s.width && s.value % step(s, memory) == 0 &&
+           !__builtin_mul_overflow(s.value, static_cast<std::int64_t>(s.unit), &bytes) &&
+           !__builtin_mul_overflow(bytes, std::max<std::int64_t>(rows, 1), &bytes);
+}
+
+Error refusal(const Stride& s, Memory memory) {
+    if (s.need == Need::excluded) return refuse(s.field, fmt::format("{}", s.value), "0 without its tensor");
+    return refuse(s.field, fmt::format("{}", s.value),
+                  fmt::format("0, or multiples of {} from {} with which all rows are within 2^63 bytes", step(s, memory), s.width),
+                  s.value >= s.width && s.value % step(s, memory) != 0 ? NQ_ERR_MISALIGNED : NQ_ERR_INVALID_ARGUMENT);
 }
 
 // Rows a batch and the distance between batches, which may be less than a batch takes: [batches][rows] may be a transposed view.
@@ -106,11 +102,21 @@ Outcome check_batches(const Problem& problem, const nq_tensors& t, std::int64_t 
 
 struct Tensor {
     const char* field;
-    const void* address;
-    std::uint64_t row_bytes, stride, rows;
-    bool written;
+    MemoryRows memory;
+};
 
-    MemoryRows memory() const { return {reinterpret_cast<std::uintptr_t>(address), row_bytes, stride, rows}; }
+// Those that there are.
+class Tensors {
+public:
+    void add(const char* field, const void* address, std::uint64_t row_bytes, std::uint64_t stride, std::uint64_t rows) {
+        if (address != nullptr) all_[count_++] = {field, {reinterpret_cast<std::uintptr_t>(address), row_bytes, stride, rows}};
+    }
+    const Tensor* begin() const { return all_; }
+    const Tensor* end() const { return all_ + count_; }
+
+private:
+    Tensor all_[7];  // not initialized: every launch has one
+    std::size_t count_ = 0;
 };
 
 // Batches of x that are compared with what is written. One more would hardly be the first that overlaps.
@@ -119,43 +125,47 @@ constexpr std::int64_t kComparedBatches = 64;
 // The most that may be touched.
 Outcome check_overlap(const Problem& problem, const nq_tensors& t, const Layout& layout) {
     const auto rows = static_cast<std::uint64_t>(t.rows);
-    const std::uint64_t row = std::uint64_t{problem.hidden} * kElementBytes, weight = std::uint64_t{problem.hidden} * (problem.weight_dtype == DType::fp32 ? 4 : 2);
+    const std::uint64_t row = std::uint64_t{problem.hidden} * kElementBytes;
+    const std::uint64_t weight = std::uint64_t{problem.hidden} * (problem.weight_dtype == DType::fp32 ? 4 : 2);
     const auto bytes = [](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; };
+
+    Tensors outputs;
+    outputs.add("fp4", t.fp4, problem.hidden / 2, static_cast<std::uint64_t>(layout.fp4_stride), rows);
+    if (problem.swizzled()) outputs.add("scales", layout.scales_swizzled, scale_bytes(problem, t.rows), 0, 1);
+    outputs.add(problem.swizzled() ? "scales_linear" : "scales", layout.scales_linear, problem.blocks(),
+                static_cast<std::uint64_t>(layout.scales_stride), rows);
+    outputs.add(t.residual_out != nullptr ? "residual_out" : "residual", layout.residual_out, row, bytes(layout.residual_out_stride), rows);
+    outputs.add("y_out", t.y_out, row, bytes(layout.y_out_stride), rows);
+    outputs.add("sum_of_squares", t.sum_of_squares, kFloatBytes, kFloatBytes, rows);
+    outputs.add("rstd", t.rstd, kFloatBytes, kFloatBytes, rows);
+
+    Tensors inputs;
     const bool in_place = layout.residual_out == t.residual && layout.residual_out_stride == layout.residual_stride;
+    if (!in_place) inputs.add("residual", t.residual, row, bytes(layout.residual_stride), rows);
+    inputs.add("weight", t.weight, weight, 0, 1);
+    inputs.add("global_scale", t.global_scale, kFloatBytes, 0, 1);
+    inputs.add("device_rows", t.device_rows, sizeof(std::int32_t), 0, 1);
+    if (t.batch_rows == 0) inputs.add("x", t.x, row, bytes(layout.x_stride), rows);
+    const std::int64_t batches = t.batch_rows == 0 ? 0 : std::min((t.rows - 1) / t.batch_rows + 1, kComparedBatches);
     const auto x_batch = [&](std::int64_t batch) {
-        const std::int64_t rows_before = batch * t.batch_rows;
-        const void* first = static_cast<const std::byte*>(t.x) + batch * layout.x_batch_stride * std::int64_t{kElementBytes};
-        const std::int64_t in_batch = t.batch_rows == 0 ? t.rows : std::min(t.batch_rows, t.rows - rows_before);
-        return Tensor{"x", first, row, bytes(layout.x_stride), static_cast<std::uint64_t>(in_batch), false};
+        const auto first = reinterpret_cast<std::uintptr_t>(t.x) + bytes(batch * layout.x_batch_stride);
+        const std::int64_t in_batch = std::min(t.batch_rows, t.rows - batch * t.batch_rows);
+        return Tensor{"x", {first, row, bytes(layout.x_stride), static_cast<std::uint64_t>(in_batch)}};
     };
-    const Tensor tensors[] = {
-        {"fp4", t.fp4, problem.hidden / 2, static_cast<std::uint64_t>(layout.fp4_stride), rows, true},
-        {"scales", layout.scales_swizzled, scale_bytes(problem, t.rows), 0, 1, true},
-        {problem.swizzled() ? "scales_linear" : "scales", layout.scales_linear, problem.blocks(), static_cast<std::uint64_t>(layout.scales_stride), rows, true},
-        {t.residual_out != nullptr ? "residual_out" : "residual", layout.residual_out, row, bytes(layout.residual_out_stride), rows, true},
-        {"y_out", t.y_out, row, bytes(layout.y_out_stride), rows, true},
-        {"sum_of_squares", t.sum_of_squares, kFloatBytes, kFloatBytes, rows, true},
-        {"rstd", t.rstd, kFloatBytes, kFloatBytes, rows, true},
-        {"residual", in_place ? nullptr : t.residual, row, bytes(layout.residual_stride), rows, false},
-        x_batch(0),
-        {"weight", t.weight, weight, 0, 1, false},
-        {"global_scale", t.global_scale, kFloatBytes, 0, 1, false},
-        {"device_rows", t.device_rows, sizeof(std::int32_t), 0, 1, false},
-    };
-    const auto compare = [](const Tensor& output, const MemoryRows& memory, const Tensor& other) -> Outcome {
-        if (other.address == nullptr || !certainly_overlap(memory, other.memory())) return Unit{};
-        return refuse(output.field, fmt::format("{}, which overlaps nq_tensors.{} at {}", output.address, other.field, other.address),
+
+    const auto refused = [](const Tensor& output, const Tensor& other) {
+        return refuse(output.field, fmt::format("{:#x}, which overlaps nq_tensors.{} at {:#x}", output.memory.first, other.field, other.memory.first),
                       "memory that no other tensor uses");
     };
-    const std::int64_t batches = t.batch_rows == 0 ? 1 : std::min((t.rows - 1) / t.batch_rows + 1, kComparedBatches);
-    for (auto output = std::begin(tensors); output->written; ++output) {
-        if (output->address == nullptr) continue;
-        const MemoryRows memory = output->memory();
-        for (auto other = output + 1; other != std::end(tensors); ++other) {
-            if (Outcome apart = compare(*output, memory, *other); !apart) return apart;
+    for (const Tensor* output = outputs.begin(); output != outputs.end(); ++output) {
+        for (const Tensor* other = output + 1; other != outputs.end(); ++other) {
+            if (certainly_overlap(output->memory, other->memory)) return refused(*output, *other);
         }
-        for (std::int64_t batch = 1; batch < batches; ++batch) {
-            if (Outcome apart = compare(*output, memory, x_batch(batch)); !apart) return apart;
+        for (const Tensor& input : inputs) {
+            if (certainly_overlap(output->memory, input.memory)) return refused(*output, input);
+        }
+        for (std::int64_t batch = 0; batch < batches; ++batch) {
+            if (const Tensor x = x_batch(batch); certainly_overlap(output->memory, x.memory)) return refused(*output, x);
         }
     }
     return Unit{};
@@ -196,40 +206,40 @@ Outcome check_tensors(const Problem& problem, const nq_tensors* tensors, Memory 
     const Need global_scale = problem.scale_format == ScaleFormat::e4m3 ? Need::optional : Need::excluded;
     const Need residual = problem.adds() ? Need::required : Need::excluded;
     const Need residual_out = problem.adds() ? Need::optional : Need::excluded;
+    const Need residual_out_stride = t.residual_out != nullptr ? Need::optional : Need::excluded;
     const Need scales_linear = problem.scale_layout == ScaleLayout::both ? Need::required : Need::excluded;
     const Need y_out = problem.y_out ? Need::required : Need::excluded;
     const Need device_rows = problem.device_rows ? Need::optional : Need::excluded;
     const Need inner = memory == Memory::host ? Need::optional : Need::excluded;
     const std::size_t scales_alignment = problem.swizzled() ? kVectorBytes : 1;
 
-    const Pointer pointers[] = {
-        {"x", t.x, kVectorBytes, Need::required, ""},
-        {"weight", t.weight, kVectorBytes, Need::required, ""},
-        {"global_scale", t.global_scale, kFloatBytes, global_scale, "with NQ_SCALE_UE8M0"},
-        {"fp4", t.fp4, kGranuleCodes, Need::required, ""},
-        {"scales", t.scales, scales_alignment, Need::required, ""},
-        {"scales_linear", t.scales_linear, 1, scales_linear, "without NQ_LAYOUT_BOTH"},
-        {"residual", t.residual, kVectorBytes, residual, "without NQ_OP_ADD_RMSNORM"},
-        {"residual_out", t.residual_out, kVectorBytes, residual_out, "without NQ_OP_ADD_RMSNORM"},
-        {"y_out", t.y_out, kVectorBytes, y_out, "without NQ_PROBLEM_Y_OUT"},
-        {"device_rows", t.device_rows, sizeof(std::int32_t), device_rows, "without NQ_PROBLEM_DEVICE_ROWS"},
-        {"sum_of_squares", t.sum_of_squares, kFloatBytes, inner, "but for nq_reference"},
-        {"rstd", t.rstd, kFloatBytes, inner, "but for nq_reference"},
+    std::optional<Error> refused;
+    const auto check = [&](const auto& value) {
+        if (fits(value, t.rows, memory)) return true;
+        refused = refusal(value, memory);
+        return false;
     };
-    for (const Pointer& pointer : pointers) {
-        if (Outcome valid = check_pointer(pointer, t.rows, memory); !valid) return valid;
-    }
-    const Stride strides[] = {
-        {"x_stride", t.x_stride, hidden, kElementBytes, kVectorBytes, Need::optional},
-        {"fp4_stride", t.fp4_stride, hidden / 2, 1, kGranuleCodes, Need::optional},
-        {"residual_stride", t.residual_stride, hidden, kElementBytes, kVectorBytes, residual},
-        {"residual_out_stride", t.residual_out_stride, hidden, kElementBytes, kVectorBytes, t.residual_out != nullptr ? Need::optional : Need::excluded},
-        {"y_out_stride", t.y_out_stride, hidden, kElementBytes, kVectorBytes, y_out},
-        {"scales_stride", t.scales_stride, problem.blocks(), 1, 1, problem.linear() ? Need::optional : Need::excluded},
-    };
-    for (const Stride& stride : strides) {
-        if (Outcome valid = check_stride(stride, t.rows, memory); !valid) return valid;
-    }
+    // No list, which every launch would fill anew.
+    const bool fine =
+        check(Pointer{"x", t.x, kVectorBytes, Need::required, ""}) &&
+        check(Pointer{"weight", t.weight, kVectorBytes, Need::required, ""}) &&
+        check(Pointer{"global_scale", t.global_scale, kFloatBytes, global_scale, "with NQ_SCALE_UE8M0"}) &&
+        check(Pointer{"fp4", t.fp4, kGranuleCodes, Need::required, ""}) &&
+        check(Pointer{"scales", t.scales, scales_alignment, Need::required, ""}) &&
+        check(Pointer{"scales_linear", t.scales_linear, 1, scales_linear, "without NQ_LAYOUT_BOTH"}) &&
+        check(Pointer{"residual", t.residual, kVectorBytes, residual, "without NQ_OP_ADD_RMSNORM"}) &&
+        check(Pointer{"residual_out", t.residual_out, kVectorBytes, residual_out, "without NQ_OP_ADD_RMSNORM"}) &&
+        check(Pointer{"y_out", t.y_out, kVectorBytes, y_out, "without NQ_PROBLEM_Y_OUT"}) &&
+        check(Pointer{"device_rows", t.device_rows, sizeof(std::int32_t), device_rows, "without NQ_PROBLEM_DEVICE_ROWS"}) &&
+        check(Pointer{"sum_of_squares", t.sum_of_squares, kFloatBytes, inner, "but for nq_reference"}) &&
+        check(Pointer{"rstd", t.rstd, kFloatBytes, inner, "but for nq_reference"}) &&
+        check(Stride{"x_stride", t.x_stride, hidden, kElementBytes, kVectorBytes, Need::optional}) &&
+        check(Stride{"fp4_stride", t.fp4_stride, hidden / 2, 1, kGranuleCodes, Need::optional}) &&
+        check(Stride{"residual_stride", t.residual_stride, hidden, kElementBytes, kVectorBytes, residual}) &&
+        check(Stride{"residual_out_stride", t.residual_out_stride, hidden, kElementBytes, kVectorBytes, residual_out_stride}) &&
+        check(Stride{"y_out_stride", t.y_out_stride, hidden, kElementBytes, kVectorBytes, y_out}) &&
+        check(Stride{"scales_stride", t.scales_stride, problem.blocks(), 1, 1, problem.linear() ? Need::optional : Need::excluded});
+    if (!fine) return *std::move(refused);
     const Layout layout(problem, t);
     if (Outcome valid = check_batches(problem, t, layout.x_stride, memory); !valid) return valid;
     if (t.rows == 0) return Unit{};
