@@ -357,8 +357,9 @@ NQ_API nq_status nq_reference(const nq_problem *problem, const nq_tensors *tenso
 
 /* Reads the environment once. Touches neither driver nor NVRTC. options may be NULL. */
 NQ_API nq_status nq_context_create(const nq_context_options *options, nq_context **context);
-/* Unloads its kernels: the caller makes sure that none of their launches is still in flight, graphs included. NULL is a no-op, and so
- * is a context of the parent in a forked child. A program may also end without it, on any thread. */
+/* Unloads its kernels: the caller makes sure that none of their launches is still in flight, and launches no graph that holds one
+ * afterwards. (A driver of CUDA 13.0 was seen to wait for launches in flight; CUDA's documentation does not promise it.) NULL is a
+ * no-op, and so is a context of the parent in a forked child. A program may also end without it, on any thread. */
 NQ_API void nq_context_destroy(nq_context *context);
 NQ_API nq_status nq_context_counters(const nq_context *context, nq_counters *counters);
 /* From now on as if JIT were off: kernels in memory and on disk serve, a compile is NQ_ERR_NOT_PREPARED. For engines that

@@ -236,6 +236,7 @@ void measure_start(const TempDirectory& directory) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what is measured is there even if the rest takes too long
     if (argc > 1) return start(argc > 2 ? argv[2] : nullptr);
     const TempDirectory directory;
     // Before a driver is opened: the children of a process that has one may not use it.
