@@ -239,8 +239,8 @@ Outcome Kernel::choose_variants() {
         if (no_room) return *std::move(no_room);
         return Error{NQ_ERR_INTERNAL, fmt::format("nothing stands in for the variant {}", name(static_cast<Variant>(i))), {}};
     }
-    row_limits_ = nq::row_limits(variant(Variant::split).plan, variant(Variant::latency).plan, variant(Variant::throughput).plan,
-                                 problem_.hidden, device_.multiprocessors);
+    row_limits_ = nq::row_limits(problem_, variant(Variant::split).plan, variant(Variant::latency).plan,
+                                 variant(Variant::throughput).plan, device_.multiprocessors);
     return Unit{};
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/launch.h"
 
+#include "runtime/choose.h"
 #include "runtime/tensors.h"
 
 #include <normquant/params.h>

@@ -43,7 +43,8 @@ bool fits(const Pointer& p, std::int64_t rows, Memory memory) {
 Error refusal(const Pointer& p, Memory memory) {
     if (p.address == nullptr) return refuse(p.field, "NULL", memory == Memory::device ? "a device pointer" : "a host pointer");
     if (p.need == Need::excluded) return refuse(p.field, fmt::format("{}", p.address), fmt::format("NULL {}", p.excluded_when));
-    return refuse(p.field, fmt::format("{}", p.address), fmt::format("addresses that are multiples of {} bytes", p.alignment), NQ_ERR_MISALIGNED);
+    return refuse(p.field, fmt::format("{}", p.address), fmt::format("addresses that are multiples of {} bytes", p.alignment),
+                  NQ_ERR_MISALIGNED);
 }
 
 // A row stride in units of `unit` bytes; 0 stands for `width`.
@@ -115,7 +116,7 @@ public:
     const Tensor* end() const { return all_ + count_; }
 
 private:
-    Tensor all_[7];  // not initialized: every launch has one
+    Tensor all_[7];  // not initialized: every launch makes two
     std::size_t count_ = 0;
 };
 
@@ -142,10 +143,10 @@ Outcome check_overlap(const Problem& problem, const nq_tensors& t, const Layout&
     Tensors inputs;
     const bool in_place = layout.residual_out == t.residual && layout.residual_out_stride == layout.residual_stride;
     if (!in_place) inputs.add("residual", t.residual, row, bytes(layout.residual_stride), rows);
+    if (t.batch_rows == 0) inputs.add("x", t.x, row, bytes(layout.x_stride), rows);
     inputs.add("weight", t.weight, weight, 0, 1);
     inputs.add("global_scale", t.global_scale, kFloatBytes, 0, 1);
     inputs.add("device_rows", t.device_rows, sizeof(std::int32_t), 0, 1);
-    if (t.batch_rows == 0) inputs.add("x", t.x, row, bytes(layout.x_stride), rows);
     const std::int64_t batches = t.batch_rows == 0 ? 0 : std::min((t.rows - 1) / t.batch_rows + 1, kComparedBatches);
     const auto x_batch = [&](std::int64_t batch) {
         const auto first = reinterpret_cast<std::uintptr_t>(t.x) + bytes(batch * layout.x_batch_stride);
@@ -154,7 +155,8 @@ Outcome check_overlap(const Problem& problem, const nq_tensors& t, const Layout&
     };
 
     const auto refused = [](const Tensor& output, const Tensor& other) {
-        return refuse(output.field, fmt::format("{:#x}, which overlaps nq_tensors.{} at {:#x}", output.memory.first, other.field, other.memory.first),
+        return refuse(output.field,
+                      fmt::format("{:#x}, which overlaps nq_tensors.{} at {:#x}", output.memory.first, other.field, other.memory.first),
                       "memory that no other tensor uses");
     };
     for (const Tensor* output = outputs.begin(); output != outputs.end(); ++output) {

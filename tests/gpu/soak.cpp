@@ -55,9 +55,9 @@ struct Shape {
         };
         const bool wide = which % 6 == 1, narrow = which % 6 == 4;
         hidden = 16 * static_cast<std::uint32_t>(wide ? between(1025, 2560) : narrow ? between(1, 64) : between(1, 512));
-        rows[0] = between(1, 32);
         choice = choices[random() % choices.size()];
         const RowLimits limits = row_limits_of(operator_case(hidden, 0, choice, seed).problem, arch, multiprocessors);
+        rows[0] = between(1, std::min<std::int64_t>(limits.split, 32));
         rows[1] = between(limits.split + 1, std::min<std::int64_t>(limits.latency, 500));
         rows[2] = narrow ? between(5001, 9000) : between(limits.latency + 1, limits.latency + 200);
     }

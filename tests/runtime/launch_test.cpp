@@ -88,13 +88,14 @@ TEST_CASE("the rows for which a variant is the fastest") {
         std::uint32_t hidden;
         std::int64_t latency, throughput;
     };
-    for (const Measured& m : {Measured{1024, 3168, 5000}, {2048, 3168, 4224}, {4096, 3168, 5000}, {5120, 1056, 2112}, {7168, 1056, 3168},
+    for (const Measured& m : {Measured{512, 3168, 5000}, {1024, 3168, 5000}, {2048, 3168, 4224}, {2880, 528, 2112}, {4096, 3168, 5000}, {5120, 1056, 2112}, {7168, 1056, 3168},
                               {8192, 792, 1056}, {16384, 400, 792}}) {
         INFO(m.hidden);
         CHECK(limits(m.hidden, "sm_90").latency >= m.latency);
         CHECK(limits(m.hidden, "sm_90").latency < m.throughput);
     }
     CHECK(limits(4096, "sm_80").latency == 4 * 132);
+    CHECK(limits(4096, "sm_90", nq::Op::add_rmsnorm).latency == 4 * 132);
     for (const char* target : {"sm_80", "sm_90", "sm_120f"}) {
         for (std::uint32_t hidden = 1024; hidden <= 131072; hidden += 16) {
             const nq::RowLimits found = limits(hidden, target);

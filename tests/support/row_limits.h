@@ -1,9 +1,10 @@
-// From how many rows on a launch takes the throughput variant, as the library chooses.
+// How many rows of a problem the split and the latency variant take, as the library chooses.
 #pragma once
 
 #include "runtime/choose.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace nq::test {
 
@@ -13,11 +14,7 @@ inline RowLimits row_limits_of(const Problem& problem, const Arch& arch, int mul
         const auto found = std::find_if(plans.begin(), plans.end(), [&](const Plan& each) { return each.variant == variant; });
         return found != plans.end() ? *found : plans.at(1);  // the latency variant's stands in for split
     };
-    return row_limits(plan(Variant::split), plan(Variant::latency), plan(Variant::throughput), problem.hidden, multiprocessors);
-}
-
-inline std::int64_t throughput_rows(const Problem& problem, const Arch& arch, int multiprocessors) {
-    return row_limits_of(problem, arch, multiprocessors).latency + 1;
+    return row_limits(problem, plan(Variant::split), plan(Variant::latency), plan(Variant::throughput), multiprocessors);
 }
 
 }  // namespace nq::test
