@@ -17,9 +17,9 @@ struct RowLimits {
 // Measured on an H200, bf16 NVFP4, linear and swizzled, by `normquant bench --threads N --variant latency` beside the default: 16 to 128
 // rows of 4096, 5120, 7168 and 8192 for the split form, 400 to 4224 rows of 512 to 16384 for the others. Layouts cross apart: where
 // threads lack granules, linear rows lose up to 5 % (2880) shortly before the limit, and swizzled ones gain 8 to 13 %. Wider rows and
-// other GPUs follow the same rule.
+// other GPUs follow the same rule, unmeasured. The times are in tests/data/crossovers_h200.csv.
 constexpr std::int64_t kSplitBlocksOfTwo = 3;    // for two multiprocessors, of blocks that each read the whole row
-constexpr std::int64_t kClusterBlocksOfTwo = 5;  // of blocks that each read their part
+constexpr std::int64_t kClusterBlocksOfTwo = 5;  // of blocks that each read their part: not measured
 constexpr std::int64_t kPlainRows = 4;           // a multiprocessor, where throughput is not staged or a residual added; else:
 constexpr std::int64_t kFullRows = 24;           // where no thread of the latency plan lacks a granule
 constexpr std::int64_t kPartRows = 16;           // where some do, by the share that is there

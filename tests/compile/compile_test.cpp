@@ -223,10 +223,10 @@ TEST_CASE("every combination of what a problem may ask for, on one target of eac
                 // Types, blocks and formats in no step with the combinations.
                 const Problem problem = problem_of(choice, turn, turn * 0x9e3779b97f4a7c15u >> 32);
                 if (problem.overlap && !features(arch).overlap) continue;  // the same code as without
-                // Plans are made for the plain operator. Of what does more, one in thirty spills on sm_90, 140 bytes at most, and of rows
-                // in batches one unit on sm_100 to sm_110, 28 bytes.
-                const bool more = problem.adds() || problem.y_out || problem.batches || problem.scale_layout == ScaleLayout::both;
-                const int spills = more ? 160 : 0;
+                // Plans are made for the plain operator. Of what does more, one in thirty spills on sm_90, 140 bytes at most; of what
+                // only takes rows in batches, one unit on each of sm_100f, sm_103a and sm_110f.
+                const bool more = problem.adds() || problem.y_out || problem.scale_layout == ScaleLayout::both;
+                const int spills = more ? 160 : problem.batches ? 16 : 0;
                 for (const Plan& plan : plans_for(problem, arch)) units.push_back({problem, plan, arch, spills});
                 const PlanOverride cluster{.threads_per_row = 4 * normquant::tree_threads(problem.hidden), .cluster = 4};
                 if (const auto plan = plan_of(problem, arch, cluster)) units.push_back({problem, *plan, arch, spills});

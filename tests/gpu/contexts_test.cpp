@@ -7,7 +7,6 @@
 #include "plan/plan.h"
 #include "support/catch.h"
 #include "support/random_inputs.h"
-#include "support/row_limits.h"
 #include "support/temp_directory.h"
 
 #include <sys/wait.h>
@@ -72,11 +71,6 @@ Problem some_problem(std::uint32_t hidden = 8192) {
     problem.scale_format = ScaleFormat::e4m3;
     problem.scale_layout = ScaleLayout::swizzled;
     return problem;
-}
-
-RowLimits limits_of(const Gpu& gpu, const Problem& problem) {
-    const Arch arch = *target_for(gpu.capability(), std::nullopt, {});
-    return row_limits_of(problem, arch, gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
 }
 
 // In the current context, for as long as that lives.
@@ -168,7 +162,7 @@ TEST_CASE("threads launch one kernel, each on a stream of its own") {
     const ContextPtr context = create();
     const Problem problem = some_problem();
     const nq_kernel* kernel = prepare(context.get(), problem);
-    const RowLimits limits = limits_of(*gpu, problem);
+    const RowLimits limits = row_limits_of(*gpu, problem);
     std::vector<std::unique_ptr<Call>> calls;
     for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{8}, limits.split, limits.split + 1, std::int64_t{300}, limits.latency,
                                     limits.latency + 1, limits.latency + 300})
@@ -240,7 +234,7 @@ TEST_CASE("contexts that the driver creates, destroyed and created again") {
         const CUcontext created = gpu->create_context();
         {
             const Stream stream(*gpu);
-            for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{300}, limits_of(*gpu, problem).latency + 1}) {
+            for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{300}, row_limits_of(*gpu, problem).latency + 1}) {
                 const Call call(*gpu, problem, rows);
                 INFO("turn " << turn << " rows " << rows);
                 if (rows == 3) kernels.push_back(prepare(context.get(), problem, stream));
@@ -264,7 +258,7 @@ TEST_CASE("a kernel runs in another context of its device, too") {
     const CUcontext created = gpu->create_context();
     {
         const Stream stream(*gpu);
-        for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{300}, limits_of(*gpu, problem).latency + 1})
+        for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{300}, row_limits_of(*gpu, problem).latency + 1})
             CHECK(Call(*gpu, problem, rows).launch(kernel, stream) == "");
     }
     gpu->check(gpu->cuCtxDestroy(created), "cuCtxDestroy");
@@ -280,7 +274,7 @@ TEST_CASE("wide rows get the shared memory that they need") {
         for (const Plan& plan : plans_for(some_problem(hidden), *parse_arch(target))) beyond = beyond || plan.shared_bytes > 48 << 10;
         INFO(hidden);
         const Problem problem = some_problem(hidden);
-        CHECK(Call(*gpu, problem, limits_of(*gpu, problem).latency + 1).launch(prepare(context.get(), problem), stream) == "");
+        CHECK(Call(*gpu, problem, row_limits_of(*gpu, problem).latency + 1).launch(prepare(context.get(), problem), stream) == "");
     }
     if (features(*parse_arch(target)).staged_bytes != 0) CHECK(beyond);
 }
@@ -319,14 +313,14 @@ TEST_CASE("child: reset, then prepared again", "[.][reset]") {
     const Problem problem = some_problem();
     {
         const Stream stream(*gpu);
-        CHECK(Call(*gpu, problem, limits_of(*gpu, problem).latency + 1).launch(prepare(before.get(), problem), stream) == "");
+        CHECK(Call(*gpu, problem, row_limits_of(*gpu, problem).latency + 1).launch(prepare(before.get(), problem), stream) == "");
     }
     gpu->check(gpu->cuDevicePrimaryCtxReset(gpu->device()), "cuDevicePrimaryCtxReset");
     CUcontext again = nullptr;
     gpu->check(gpu->driver().cuDevicePrimaryCtxRetain(&again, gpu->device()), "cuDevicePrimaryCtxRetain");
     gpu->check(gpu->cuCtxSetCurrent(again), "cuCtxSetCurrent");
     const Stream stream(*gpu);
-    const Call call(*gpu, problem, limits_of(*gpu, problem).latency + 1);
+    const Call call(*gpu, problem, row_limits_of(*gpu, problem).latency + 1);
     const ContextPtr after = create();
     CHECK(call.launch(prepare(after.get(), problem), stream) == "");
     CHECK(call.launch(prepare(before.get(), problem), stream) == "");  // which knows the context by its id

@@ -1,5 +1,7 @@
 #include "gpu/gpu.h"
 
+#include "support/row_limits.h"
+
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -65,6 +67,11 @@ int Gpu::attribute(CUdevice_attribute attribute) const {
 
 ComputeCapability Gpu::capability() const {
     return {attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)};
+}
+
+RowLimits row_limits_of(const Gpu& gpu, const Problem& problem) {
+    const Arch arch = *target_for(gpu.capability(), std::nullopt, {});
+    return row_limits_of(problem, arch, gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
 }
 
 DeviceBuffer::DeviceBuffer(const Gpu& gpu, std::size_t bytes, std::size_t offset) : gpu_(gpu), bytes_(bytes), offset_(offset) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/driver.h"
+#include "runtime/choose.h"
 #include "support/numerics.h"
 
 #include <cuda.h>
@@ -62,6 +63,9 @@ private:
     CUcontext context_ = nullptr;
     CUresult (*create_)(CUcontext*, unsigned, CUdevice) = nullptr;  // cuCtxCreate_v2: later ones take more
 };
+
+// How many rows the variants of a problem take there.
+RowLimits row_limits_of(const Gpu& gpu, const Problem& problem);
 
 // Device memory between two canaries of 4 KiB.
 class DeviceBuffer {

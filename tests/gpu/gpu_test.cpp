@@ -9,7 +9,6 @@
 #include "support/operator_cases.h"
 #include "support/problems.h"
 #include "support/random_inputs.h"
-#include "support/row_limits.h"
 #include "support/temp_directory.h"
 
 #include <normquant/geometry.h>
@@ -35,10 +34,7 @@ const Gpu& gpu() {
     return *instance;
 }
 
-RowLimits limits_of(const Problem& problem) {
-    const Arch arch = *target_for(gpu().capability(), std::nullopt, {});
-    return row_limits_of(problem, arch, gpu().attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-}
+RowLimits limits_of(const Problem& problem) { return row_limits_of(gpu(), problem); }
 
 nq_context* context() {
     static nq_context* const instance = [] {
@@ -218,12 +214,13 @@ TEST_CASE("every type, block, scale format and layout, over every distribution")
 
 TEST_CASE("everything that a launch may ask for, in pairs") {
     std::vector<OperatorCase> cases;
+    std::uint64_t turn = 0;
     for (const std::uint32_t hidden : {80u, 512u, 2880u, 7168u, 16400u, 32784u}) {
         for (const auto& choice : pairwise(operator_factors())) {
-            const std::uint64_t turn = cases.size() / 3;
             const std::int64_t most = limits_of(operator_case(hidden, 0, choice, turn).problem).latency;
             for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{131}, most + 41})
                 cases.push_back(operator_case(hidden, rows, choice, turn));
+            ++turn;
         }
     }
     std::vector<Problem> problems;

@@ -7,7 +7,6 @@
 #include "runtime/parallel.h"
 #include "support/cores.h"
 #include "support/operator_cases.h"
-#include "support/row_limits.h"
 #include "support/temp_directory.h"
 
 #include <unistd.h>
@@ -48,7 +47,7 @@ struct Shape {
     std::vector<unsigned> choice;
     std::uint64_t seed;
 
-    Shape(std::size_t which, Random& random, const Arch& arch, int multiprocessors) : seed(random()) {
+    Shape(std::size_t which, Random& random, const Gpu& gpu) : seed(random()) {
         static const auto choices = pairwise(operator_factors());
         const auto between = [&](std::int64_t least, std::int64_t most) {
             return least + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most - least + 1));
@@ -56,8 +55,8 @@ struct Shape {
         const bool wide = which % 6 == 1, narrow = which % 6 == 4;
         hidden = 16 * static_cast<std::uint32_t>(wide ? between(1025, 2560) : narrow ? between(1, 64) : between(1, 512));
         choice = choices[random() % choices.size()];
-        const RowLimits limits = row_limits_of(operator_case(hidden, 0, choice, seed).problem, arch, multiprocessors);
-        rows[0] = between(1, std::min<std::int64_t>(limits.split, 32));
+        const RowLimits limits = row_limits_of(gpu, operator_case(hidden, 0, choice, seed).problem);
+        rows[0] = between(1, std::clamp<std::int64_t>(limits.split, 1, 32));
         rows[1] = between(limits.split + 1, std::min<std::int64_t>(limits.latency, 500));
         rows[2] = narrow ? between(5001, 9000) : between(limits.latency + 1, limits.latency + 200);
     }
@@ -305,15 +304,13 @@ int soak(const Gpu& gpu, std::chrono::duration<double> duration, std::uint64_t s
     require(nq_context_create(&options, &created));
     const std::unique_ptr<nq_context, void (*)(nq_context*)> context(created, nq_context_destroy);
 
-    const Arch arch = *target_for(gpu.capability(), std::nullopt, {});
-    const int multiprocessors = gpu.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     std::vector<Shape> shapes;
-    for (std::size_t i = 0; i < kProblems; ++i) shapes.emplace_back(i, random, arch, multiprocessors);
+    for (std::size_t i = 0; i < kProblems; ++i) shapes.emplace_back(i, random, gpu);
     std::vector<std::unique_ptr<const Case>> cases(kProblems * kSizes);
     parallel_for(cases.size(), cores(), [&](std::size_t i) { cases[i] = std::make_unique<Case>(shapes[i / kSizes], i % kSizes); });
     std::vector<nq_problem> problems;
     for (std::size_t i = 0; i < cases.size(); i += kSizes) problems.push_back(cases[i]->problem);
-    const std::string target = arch.name();
+    const std::string target = target_for(gpu.capability(), std::nullopt, {})->name();
     const char* const archs[] = {target.c_str()};
     require(nq_precompile(context.get(), problems.data(), problems.size(), archs, 1, 0, nullptr, nullptr));
 
